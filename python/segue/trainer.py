@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import weakref
@@ -125,11 +126,15 @@ class Trainer(Checkpoints):
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
-        if isinstance(modules, Module):
+        if isinstance(modules, torch.nn.Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
         if not named:
             raise InvalidArgumentError("a trainer needs at least one module")
+        for name, module in named.items():
+            if not isinstance(module, Module):
+                raise InvalidArgumentError(f"module {name!r} of the trainer is a {type(module).__name__}, which is not compiled; give it "
+                                           "segue.compile(module, example) with an example of its inputs")
         if grad_accumulation < 1:
             raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
         optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
@@ -196,6 +201,7 @@ class Trainer(Checkpoints):
         self._frozen = self._captured = Frozen.of(self._session.parameters)
         self._counts = self._frozen.counts(optimizer, [])
         self._sizes = Sizes(named, self._session, self._binary)
+        self._names: BatchNames | None = None  # made when a batch without names comes first
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
         self._bound: list[BoundParameter] = []
@@ -274,8 +280,24 @@ class Trainer(Checkpoints):
 
     # --- training ---------------------------------------------------------------------
 
-    def step(self, *, lr: float | None = None, **batch: Any) -> float:
+    def __repr__(self) -> str:
+        count = sum(math.prod(p.shape) for p in self._session.parameters if p.trained)
+        modules = ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
+        return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r})"
+
+    def _named(self, given: tuple, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch by name of what a method was given without and with names."""
+        if not given:
+            return batch
+        if self._names is None:
+            self._names = BatchNames(self._binaries())
+        return {**self._names(given[0] if len(given) == 1 else given), **batch}
+
+    def step(self, *given: Any, lr: float | None = None, **batch: Any) -> float:
         """One training step on a batch of tensors by input name. Returns the loss.
+
+        Tensors without names, ``trainer.step(x, y)``, are taken in the order of the modules and their inputs; a mapping,
+        ``trainer.step(batch)``, by its names. `evaluate` and `gradients` take the same.
 
         A batch of other extents than the example's, the last one of an epoch or another length, trains, too: the modules are
         compiled for it when it comes first, and the log of ``segue`` says so.
@@ -306,7 +328,7 @@ class Trainer(Checkpoints):
             rates[0] = float(lr)
         rates = [rates[rate] for rate, _ in self._counts]
         hooks = [(key, call) for hook in self._hooks for key, call in hook.calls() if key not in self._frozen.since]
-        batches = self._micro_batches(batch)
+        batches = self._micro_batches(self._named(given, batch))
         begin = time.perf_counter()
         with WholeStep():
             self.last = self._session.step(batches, rates, hooks)
@@ -512,14 +534,14 @@ class Trainer(Checkpoints):
         """Runs blocks in the name of a module that is a guest: it may use what others have not reserved."""
         return self._session.as_guest(module)
 
-    def evaluate(self, **batch: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, *given: Any, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name, with dropout off; nothing changes.
 
         Modules with dropout are compiled once more for it when it comes first. With Selective Precision they are not, and drop as
         in training, which a warning says.
         """
         self._check_bound()
-        batch, length = self._sizes.padded(batch)
+        batch, length = self._sizes.padded(self._named(given, batch))
         self._sizes.ensure(batch, evaluates=True)
         outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
         return self._sizes.cut({name: give(tensor, "torch") for name, tensor in outputs.items()}, batch, length)
@@ -543,10 +565,10 @@ class Trainer(Checkpoints):
         """
         return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {})
 
-    def gradients(self, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
+    def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step."""
         self._check_bound()
-        batch, _ = self._sizes.padded(batch)
+        batch, _ = self._sizes.padded(self._named(given, batch))
         self._sizes.ensure(batch)
         loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
         scale = self.loss_scale or 1.0

@@ -40,6 +40,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <cstdio>
 #include <malloc.h>
 #include <nlohmann/json.hpp>
 
@@ -372,7 +373,12 @@ static void bindSession(nb::module_ &m) {
       .def_ro("step", &StepResult::step)
       .def_ro("loss_scale", &StepResult::lossScale)
       .def_ro("is_skipped", &StepResult::isSkipped)
-      .def_prop_ro("outputs", [](const StepResult &r) { return toDict(r.outputs); });
+      .def_prop_ro("outputs", [](const StepResult &r) { return toDict(r.outputs); })
+      .def("__repr__", [](const StepResult &r) {
+        char numbers[96];
+        std::snprintf(numbers, sizeof numbers, "loss=%.6g, grad_norm=%.6g", r.loss, r.gradNorm);
+        return "StepResult(step=" + std::to_string(r.step) + ", " + numbers + (r.isSkipped ? ", skipped" : "") + ")";
+      });
 
   nb::class_<ParameterInfo>(m, "ParameterInfo")
       .def_ro("key", &ParameterInfo::key)

@@ -176,6 +176,30 @@ def test_refusals_say_why(inputs, words):
         capture(Mlp(), inputs)
 
 
+class Number(nn.Module):
+    def forward(self, x):
+        return x * x.sum().item()
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class Size(nn.Module):
+    def forward(self, x):
+        return x[: int(x.max())]
+
+
+@pytest.mark.parametrize("net, words", [(Number, r"_local_scalar_dense.*it makes a Python number of what a tensor holds"),
+                                        (Branch, "depends on what a tensor holds"), (Size, "depends on what a tensor holds")])
+def test_what_depends_on_values_names_the_line(net, words):
+    line = f"{__file__}:{net.forward.__code__.co_firstlineno + 1}"
+    with pytest.raises(segue.Error, match=words) as caught:
+        capture(net(), (torch.ones(3),))
+    assert line in str(caught.value) and caught.value.report["source"] == line
+
+
 def test_an_output_padding_beyond_the_stride_is_refused():
     with pytest.raises(segue.UnsupportedOpError, match="conv_transpose2d.*output_padding=\\[1, 1\\], which is not below the stride"):
         capture(nn.ConvTranspose2d(2, 3, 3, output_padding=1, dilation=2), (torch.randn(1, 2, 4, 4),))

@@ -7,6 +7,7 @@
 """The trainer: optimizers, clipping, accumulation, schedules, files, faults."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -227,6 +228,22 @@ def test_accumulation_equals_the_large_batch():
         losses_close([a.step(x=x, y=y)], [b.step(x=x, y=y)], 1e-5)
     with pytest.raises(segue.InvalidArgumentError, match=r"'y' has shape \[5, 2\].*3 micro-batches"):
         a.step(x=data(1, rows=9)[0][0], y=y[:5])
+
+
+def test_batches_without_names_and_what_is_printed():
+    (x, y), = data(1)
+    model = Regression()
+    trainer, twin = trainer_of(model), trainer_of(copy.deepcopy(model))
+    wanted = [twin.step(x=x, y=y) for _ in range(3)]
+    assert [trainer.step(x, y), trainer.step({"x": x, "y": y, "text": "left out"}), trainer.step((x, y))] == wanted
+    assert trainer.evaluate(x, y)["loss"] == twin.evaluate(x=x, y=y)["loss"] and trainer.gradients([x, y])[0] == twin.gradients(x=x, y=y)[0]
+    assert re.fullmatch(r"Trainer\(Regression; AdamW, \d+ trained parameters, step 3, on 'cpu'\)", repr(trainer))
+    assert re.fullmatch(r"StepResult\(step=3, loss=[0-9.e-]+, grad_norm=[0-9.e-]+\)", repr(trainer.last))
+    with pytest.raises(segue.InvalidArgumentError, match="a batch has 1 tensor, and the modules take 2 inputs from outside: x, y"):
+        trainer.step(x)
+    for plain in (model, [model], {"a": model}):
+        with pytest.raises(segue.InvalidArgumentError, match=r"is a Regression, which is not compiled; give it segue.compile\(module, example\)"):
+            segue.Trainer(plain, optimizer=segue.AdamW())
 
 
 def test_schedules():

@@ -15,6 +15,7 @@ are translated by `nodes.py`.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import traceback
 import warnings
@@ -95,10 +96,23 @@ def exported(module, args, kwargs):
         raise
     except Exception as error:  # whatever user code or the exporter raises
         first = str(error).strip().splitlines()
-        raise ExportError(
-            f"torch.export could not capture {type(module).__name__}: {type(error).__name__}: {first[0] if first else ''}",
-            report={"module": type(module).__name__}) from error
+        why = f"{type(error).__name__}: {first[0] if first else ''}"
+        if type(error).__name__ == "GuardOnDataDependentSymNode":
+            why = ("what it does depends on what a tensor holds (in an if, a size, a range), and a program is compiled before it holds "
+                   "anything; use torch.where, masks or sizes that shapes give")
+        where = _line_of(error)
+        raise ExportError(f"torch.export could not capture {type(module).__name__}{f', at {where}' if where else ''}: {why}",
+                          report={"module": type(module).__name__, "source": where}) from error
     return program
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line outside of PyTorch and Segue that an error came through; empty if there is none."""
+    inside = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*inside, "<frozen", "<eval_with_key")):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
 
 
 def _detach_regions(graph_module) -> None:

@@ -119,7 +119,11 @@ class NodeTranslator:
         if target in _IGNORED:
             return None
         if isinstance(expected, _NUMBERS):
-            return self.number(expected)
+            try:
+                return self.number(expected)
+            except UnsupportedOpError:
+                raise unsupported(node, "it makes a Python number of what a tensor holds (.item(), float(), int(), .tolist()), and a program is "
+                                        "compiled before it holds anything; keep it a tensor") from None
         if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             return self._run_wrapped(graph_module, node, env, read)
         self._move_to(node)
