@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 
+from . import compile_cache
 from .errors import CompileError
 
 log = logging.getLogger("segue")
@@ -84,7 +85,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def compile_text(text: str, name: str, **options) -> bytes:
-    """`_compiler.compile` with these arguments, in another process.
+    """`_compiler.compile` with these arguments, in another process, unless it was compiled before (`compile_cache`).
 
     Raises
     ------
@@ -92,6 +93,14 @@ def compile_text(text: str, name: str, **options) -> bytes:
         The compiler refused the text, or died; the report has ``diagnostics``.
     """
     arguments = {"text": text, "name": name, **options}
+    file = compile_cache.find(arguments)
+    if file is None:
+        file = _compiled(name, arguments)
+        compile_cache.keep(arguments, file)
+    return file
+
+
+def _compiled(name: str, arguments: dict) -> bytes:
     if os.environ.get(VARIABLE) == "0" or not sys.executable:
         return _here(arguments)
     request = pickle.dumps((os.getcwd(), arguments))

@@ -182,6 +182,12 @@ static void bindBinary(nb::module_ &m) {
 
   m.def(
       "sign_file", [](const nb::bytes &bytes) { return Signatures::ofUser().sign(bytesOf(bytes)); }, "bytes"_a);
+  m.def(
+      "code_of_entry", [](const nb::bytes &bytes) { return Signatures::ofUser().codeOf(bytesOf(bytes)); }, "bytes"_a);
+  m.def(
+      "entry_has_code",
+      [](const nb::bytes &bytes, const std::string &code) { return Signatures::ofUser().hasCode(bytesOf(bytes), code); },
+      "bytes"_a, "code"_a);
 
   nb::class_<Binary>(m, "Binary")
       .def_static(

@@ -22,6 +22,8 @@ from claims import pytest_runtest_protocol  # noqa: F401
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 os.environ["XDG_DATA_HOME"] = str(BUILD / "check" / "data")
 os.environ.pop("SEGUE_ALLOW_NATIVE", None)
+# Tests are about what is compiled now; test_compile_cache.py has folders of its own.
+os.environ["SEGUE_CACHE_DIR"] = ""
 
 # Whoever runs tests in the background (nohup, &) ignores SIGINT, and programs that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

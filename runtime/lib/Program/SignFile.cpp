@@ -114,6 +114,16 @@ static void replaceList(const std::filesystem::path &path, const File &folder, s
   failSystem(path / "signatures", "cannot be written");
 }
 
+std::string Signatures::codeOf(std::span<const std::byte> entry) const {
+  try {
+    File folder = makeFolder(folder_);
+    Key key = makeKey(folder_, folder);
+    return signatures::codeOf(key, cacheUse, entry);
+  } catch (const Problem &) {
+    return "";
+  }
+}
+
 std::string Signatures::sign(std::span<const std::byte> file) const {
   try {
     File folder = makeFolder(folder_);

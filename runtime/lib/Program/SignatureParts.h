@@ -66,8 +66,15 @@ File openFolder(const std::filesystem::path &path);
 /// Returns the key, or nothing if there is none.
 std::optional<Key> readKey(const std::filesystem::path &path, const File &folder);
 
+/// Returns 64 hexadecimal digits: the HMAC-SHA256 of the bytes under a key that is derived for one use, so that a code of one
+/// use is none of another. Wipes the key.
+std::string codeOf(Key &key, std::string_view use, std::span<const std::byte> bytes);
+
 /// Returns the line of the list for a file. Wipes the key.
 std::string signatureOf(Key &key, std::span<const std::byte> file);
+
+/// The use of codes of cache entries.
+inline constexpr std::string_view cacheUse = "segue: an entry of a compile cache, 1";
 
 /// Returns true if the line is one of the list. Lines may be torn by a full disk; one that
 /// is whole stands between two ends.

@@ -107,25 +107,41 @@ std::optional<Key> signatures::readKey(const std::filesystem::path &path, const 
 // Signatures
 //===----------------------------------------------------------------------===//
 
-std::string signatures::signatureOf(Key &key, std::span<const std::byte> file) {
-  // The key of this use alone is derived first: another use may follow.
-  static constexpr unsigned char use[] = "segue: machine code of a file, 1";
+std::string signatures::codeOf(Key &key, std::string_view use, std::span<const std::byte> bytesOf) {
   unsigned char derived[EVP_MAX_MD_SIZE], digest[EVP_MAX_MD_SIZE];
   unsigned derivedBytes = 0, bytes = 0;
-  bool done = ::HMAC(EVP_sha256(), key.data(), keyBytes, use, sizeof use, derived, &derivedBytes) &&
-              ::HMAC(EVP_sha256(), derived, int(derivedBytes), reinterpret_cast<const unsigned char *>(file.data()),
-                     file.size(), digest, &bytes);
+  auto data = [](const auto &of) { return reinterpret_cast<const unsigned char *>(of.data()); };
+  bool done = ::HMAC(EVP_sha256(), key.data(), keyBytes, data(use), use.size(), derived, &derivedBytes) &&
+              ::HMAC(EVP_sha256(), derived, int(derivedBytes), data(bytesOf), bytesOf.size(), digest, &bytes);
   ::OPENSSL_cleanse(key.data(), keyBytes);
   ::OPENSSL_cleanse(derived, sizeof derived);
   if (!done || bytes != 32)
     throw Problem{"the cryptographic library of this system has no SHA-256"};
-  std::string line;
+  std::string code;
   for (unsigned i = 0; i < bytes; ++i) {
     constexpr char digits[] = "0123456789abcdef";
-    line += digits[digest[i] >> 4];
-    line += digits[digest[i] & 15];
+    code += digits[digest[i] >> 4];
+    code += digits[digest[i] & 15];
   }
-  return line + "\n";
+  return code;
+}
+
+std::string signatures::signatureOf(Key &key, std::span<const std::byte> file) {
+  static constexpr char use[] = "segue: machine code of a file, 1";
+  return codeOf(key, std::string_view(use, sizeof use), file) + "\n"; // the zero at its end belongs to it
+}
+
+bool Signatures::hasCode(std::span<const std::byte> entry, std::string_view code) const {
+  try {
+    File folder = openFolder(folder_);
+    std::optional<Key> key = folder ? readKey(folder_, folder) : std::nullopt;
+    if (!key)
+      return false;
+    std::string own = signatures::codeOf(*key, cacheUse, entry);
+    return code.size() == own.size() && ::CRYPTO_memcmp(code.data(), own.data(), own.size()) == 0;
+  } catch (const Problem &) {
+    return false;
+  }
 }
 
 bool signatures::lists(std::string_view list, std::string_view line) {

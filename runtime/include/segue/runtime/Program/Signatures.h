@@ -36,6 +36,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace segue::inline runtime {
 
@@ -67,6 +68,12 @@ public:
   /// another process writes one. The function lies in the library
   /// SegueRuntime::SegueSigning, which programs that only run files do without.
   std::string sign(std::span<const std::byte> file) const;
+
+  /// Returns a code that only who can read this user's key can make of the bytes of a cache entry, 64 hexadecimal digits;
+  /// empty if there can be no key. It is kept by the caller, in no list, and signs no file. Lies in SegueSigning.
+  std::string codeOf(std::span<const std::byte> entry) const;
+  /// Returns whether `code` is that of the entry. Makes and changes nothing.
+  bool hasCode(std::span<const std::byte> entry, std::string_view code) const;
 
 private:
   std::filesystem::path folder_;
