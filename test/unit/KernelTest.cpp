@@ -131,6 +131,24 @@ TEST(Kernel, CompareSelectAndCast) {
     })", predicate));
 }
 
+// Beyond its ends a cast to i8 gives the end, between them it rounds toward zero, and NaN gives 0.
+TEST(Kernel, CastsToEightBits) {
+  Kernels kernels(R"(func.func @f(%x: tensor<12xf32>) -> tensor<12xi8> {
+    %i = segue.cast %x : tensor<12xf32> -> tensor<12xi8>
+    return %i : tensor<12xi8>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]);
+  double values[] = {0.9, -0.9, 127, 127.9, 128, 3e9, -128, -128.9, -129, -3e38, INFINITY, NAN};
+  double expected[] = {0, 0, 127, 127, 127, 127, -128, -128, -128, -128, 127, 0};
+  for (int at = 0; at < 12; ++at)
+    x.set(at, values[at]);
+  expectParity(kernels, {x}, {0, 0});
+  HostTensor found = kernels.run({x}, "v3", false)[0];
+  for (int at = 0; at < 12; ++at)
+    EXPECT_EQ(found.at(at), expected[at]) << values[at];
+}
+
 /// Functions over their whole range, against libm in double.
 TEST(Kernel, TranscendentalsOverTheirRange) {
   struct Case {
@@ -601,6 +619,19 @@ TEST(Kernel, OneOptimizerKernelForParametersOfAllSizes) {
 //===----------------------------------------------------------------------===//
 // In place
 //===----------------------------------------------------------------------===//
+
+// A number per row may lie over one that another result is computed from.
+TEST(Kernel, NumbersPerRowInPlace) {
+  Kernels kernels(R"(func.func @f(%x: tensor<37x130xf32>, %s: tensor<37xf32>) -> (tensor<37xf32>, tensor<37xf32>) {
+    %m = segue.reduce max %x dims [1] : tensor<37x130xf32> -> tensor<37xf32>
+    %t = segue.add %m, %s : tensor<37xf32>
+    return %m, %t : tensor<37xf32>, tensor<37xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  EXPECT_EQ(kernels.launches(), 1u);
+  EXPECT_EQ(kernels.places(), 2u);
+  expectParity(kernels, randomArguments(kernels));
+}
 
 /// Autodiff makes this of slices that are written one by one: the gradient is
 /// cut at the edge of every slice, and each result is zero outside of its own.

@@ -234,14 +234,15 @@ void KernelBuilder::buildRow(Value row, Value chunk) {
   for (int64_t level = 0; level < plan.levels && !failedToBuild; ++level)
     buildLevel(level, chunk);
   currentLevel = plan.levels;
-  for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results)) {
-    if (kind != LoopPlan::ResultKind::Row)
-      continue;
-    Value scalar = element(value, plan.row);
-    if (failedToBuild)
-      return;
+  // All are computed before the first is stored, which may lie over an operand of another.
+  SmallVector<std::pair<size_t, Value>> scalars;
+  for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results))
+    if (kind == LoopPlan::ResultKind::Row && !failedToBuild)
+      scalars.push_back({at, element(value, plan.row)});
+  if (failedToBuild)
+    return;
+  for (auto [at, scalar] : scalars)
     store(scalar, resultArgument(at), row, top().builder);
-  }
 }
 
 void KernelBuilder::buildRows() {
@@ -431,14 +432,18 @@ void KernelBuilder::describe(LoopKernel &kernel) {
   function->setAttr("segue.bytes_per_unit", b.getDenseI64ArrayAttr(perUnit));
 
   // A result may take the place of an operand that is read at the same element
-  // alone, and in no level after the one that stores the result.
+  // alone, and in no level after the one that stores the result. A number per row
+  // may take the place of one, as it is stored after all levels.
   for (BlockArgument argument : body.getArguments())
     for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results)) {
       auto access = plan.accesses.find(argument);
-      bool fits = grows && kind == LoopPlan::ResultKind::Element && access != plan.accesses.end() &&
-                  access->second.indices.size() == 1 && *access->second.indices.begin() == plan.element &&
-                  access->second.lastLevel <= plan.level.lookup(value) &&
-                  tensorType(argument).getNumElements() == shape.elements() && elementOf(argument) == elementOf(value);
+      bool isRow = kind == LoopPlan::ResultKind::Row;
+      bool fits = grows && (isRow || kind == LoopPlan::ResultKind::Element) && access != plan.accesses.end() &&
+                  access->second.indices.size() == 1 &&
+                  *access->second.indices.begin() == (isRow ? plan.row : plan.element) &&
+                  (isRow || access->second.lastLevel <= plan.level.lookup(value)) &&
+                  tensorType(argument).getNumElements() == (isRow ? shape.rows : shape.elements()) &&
+                  elementOf(argument) == elementOf(value);
       // Or of one that the loops that make it overwrite.
       fits |= shape.isOwn() && access == plan.accesses.end() && argument.hasOneUse() &&
               argument.use_begin()->getOwner() == value.getDefiningOp() &&

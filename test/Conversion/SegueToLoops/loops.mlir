@@ -135,3 +135,24 @@ func.func @place(%x: tensor<4x16xf32>) -> (tensor<4x16xf32>, tensor<4x16xf32>) {
   }
   return %y#0, %y#1 : tensor<4x16xf32>, tensor<4x16xf32>
 }
+
+// -----
+
+// A number per row may take the place of one that another is computed from: all of a row are computed before the
+// first is stored.
+// CHECK: func.func @k0
+// CHECK-SAME: segue.in_place = array<i64: 1, 0, 1, 1>
+// CHECK: %[[MOST:.*]] = scf.for
+// CHECK: %[[NUMBER:.*]] = memref.load %arg1
+// CHECK-NEXT: %[[BOTH:.*]] = arith.addf %[[MOST]], %[[NUMBER]]
+// CHECK-NEXT: memref.store %[[MOST]], %arg2
+// CHECK-NEXT: memref.store %[[BOTH]], %arg3
+func.func @rows(%x: tensor<4x16xf32>, %s: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %y:2 = segue.fused(%a = %x : tensor<4x16xf32>, %b = %s : tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+    %p = segue.mul %a, %a : tensor<4x16xf32>
+    %m = segue.reduce max %p dims [1] : tensor<4x16xf32> -> tensor<4xf32>
+    %t = segue.add %m, %b : tensor<4xf32>
+    segue.yield %m, %t : tensor<4xf32>, tensor<4xf32>
+  }
+  return %y#0, %y#1 : tensor<4xf32>, tensor<4xf32>
+}

@@ -180,10 +180,18 @@ static Value selectScalar(SelectOp, OpBuilder &b, Location loc, ValueRange v) {
 /// Rounds toward zero and saturates; NaN gives 0. `arith.fptosi` alone is
 /// undefined outside of its range.
 static Value floatToInt(OpBuilder &b, Location loc, Value x, IntegerType to) {
-  // i8 goes through i32, where its whole range is representable.
-  auto type = to.getWidth() < 32 ? b.getI32Type() : to;
   auto low = APInt::getSignedMinValue(to.getWidth()), high = APInt::getSignedMaxValue(to.getWidth());
   Value lowest = constant(b, loc, x.getType(), low.roundToDouble(true));
+  if (to.getWidth() < 24) { // both ends are floats: a few instructions, through i32, to which x86 converts
+    Value highest = constant(b, loc, x.getType(), high.roundToDouble(true));
+    auto orElse = [&](arith::CmpFPredicate predicate, Value limit, Value value) {
+      return arith::SelectOp::create(b, loc, arith::CmpFOp::create(b, loc, predicate, x, limit), value, x);
+    };
+    x = orElse(arith::CmpFPredicate::OLT, lowest, lowest);
+    x = orElse(arith::CmpFPredicate::OGT, highest, highest);
+    x = orElse(arith::CmpFPredicate::UNO, x, constant(b, loc, x.getType(), 0));
+    return arith::TruncIOp::create(b, loc, to, arith::FPToSIOp::create(b, loc, b.getI32Type(), x));
+  }
   // The least float above the range: a power of two, exact.
   Value above = constant(b, loc, x.getType(), -low.roundToDouble(true));
   Value zero = constant(b, loc, x.getType(), 0);
@@ -191,9 +199,7 @@ static Value floatToInt(OpBuilder &b, Location loc, Value x, IntegerType to) {
   Value tooLow = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OLT, x, lowest);
   Value isNaN = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::UNO, x, x);
   Value bad = arith::OrIOp::create(b, loc, tooHigh, arith::OrIOp::create(b, loc, tooLow, isNaN));
-  Value number = arith::FPToSIOp::create(b, loc, type, arith::SelectOp::create(b, loc, bad, zero, x));
-  if (type != to)
-    number = arith::TruncIOp::create(b, loc, to, number);
+  Value number = arith::FPToSIOp::create(b, loc, to, arith::SelectOp::create(b, loc, bad, zero, x));
   Value least = arith::ConstantOp::create(b, loc, b.getIntegerAttr(to, low));
   Value most = arith::ConstantOp::create(b, loc, b.getIntegerAttr(to, high));
   number = arith::SelectOp::create(b, loc, tooHigh, most, number);
