@@ -86,6 +86,11 @@ class Optimizer:
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
     products. It cannot be had together with clipping by norm or with gradients of several batches, and a gradient that is not
     finite is found after some parameters were updated: the run goes on from its last checkpoint then.
+
+    With ``state_bits=8``, moments take a byte per element, and an f32 for every 256 of them, in place of four bytes: in memory, and
+    in checkpoints, where `m.weight` has the codes and `m_scale.weight` the scales. Steps are computed in f32, and what is kept is
+    rounded (`docs/guides/optimizers.md`). States of parameters with less than 4,096 elements, or with a number of them that 64
+    does not divide, stay in f32, as do averages. An optimizer of a group says its own.
     """
 
     lr: LearningRate = 1e-3
@@ -94,6 +99,7 @@ class Optimizer:
     clip_grad_value: float | None = field(default=None, kw_only=True)
     ema_decay: float | None = field(default=None, kw_only=True)
     in_backward: bool = field(default=False, kw_only=True)
+    state_bits: int = field(default=32, kw_only=True)
 
     kind = ""
     roles: ClassVar[Mapping[str, str]] = {}  # of parameters, other than they were captured with
@@ -107,11 +113,19 @@ class Optimizer:
             raise InvalidArgumentError(f"clip_grad_value is {self.clip_grad_value!r}; it must be above 0, and finite")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must be between 0 and 1")
+        if self.state_bits not in (32, 8):
+            raise InvalidArgumentError(f"state_bits is {self.state_bits!r}; it must be 32 or 8")
+        if self.state_bits == 8 and not self._has_codes():
+            raise InvalidArgumentError(f"state_bits is 8, but {type(self).__name__}, as it is set, keeps no state that has a code of 8 bits")
         for name, value in self.constants().items():
             if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
             if name not in ("dampening", "beta2-decay", "ns-a", "ns-b", "ns-c") and not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
+
+    def _has_codes(self) -> bool:
+        """Returns whether there is a state that has a code of 8 bits, as the rule of this kind says."""
+        return True
 
     def rates(self, step: int) -> list[float]:
         """The learning rates of step `step`, 0 being the first: of the optimizer, then of each group that has one."""
@@ -130,8 +144,9 @@ class Optimizer:
             elif each.name not in _NOT_CONSTANTS:
                 found[each.name.replace("_", "-")] = value if isinstance(value, bool) else float(value)
         found["decay"] = float(self.weight_decay)
-        for name, value in (("clip-value", self.clip_grad_value), ("ema", self.ema_decay)):
-            if value is not None:
+        for name, value, default in (("clip-value", self.clip_grad_value, None), ("ema", self.ema_decay, None),
+                                     ("state-bits", self.state_bits, 32)):
+            if value != default:
                 found[name] = float(value)
         return found
 
@@ -230,7 +245,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "ns_coefficients", "adjust_lr_fn")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "state_bits", "ns_coefficients", "adjust_lr_fn")
 
 
 @dataclass(frozen=True)
@@ -301,6 +316,9 @@ class Adagrad(Optimizer):
 
     kind = "adagrad"
 
+    def _has_codes(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
@@ -313,6 +331,9 @@ class RMSprop(Optimizer):
     centered: bool = False
 
     kind = "rmsprop"
+
+    def _has_codes(self) -> bool:
+        return not self.centered or self.momentum > 0
 
 
 @dataclass(frozen=True)
@@ -329,6 +350,9 @@ class Adafactor(Optimizer):
 
     kind = "adafactor"
 
+    def _has_codes(self) -> bool:
+        return False
+
     def __post_init__(self):
         super().__post_init__()
         if self.beta2_decay > 0 or self.d < 1:
@@ -344,6 +368,9 @@ class SGD(Optimizer):
     nesterov: bool = False
 
     kind = "sgd"
+
+    def _has_codes(self) -> bool:
+        return self.momentum > 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -396,7 +423,8 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False}
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False,
+                                                    "state-bits": 32.0}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key in constants:  # an option of another kind, which older compilers took, says nothing

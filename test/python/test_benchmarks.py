@@ -116,3 +116,11 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(tmp_path, sc
     done = subprocess.run([sys.executable, ROOT / "bench" / script, *options, tmp_path / place], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and str(tmp_path / place) in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_states_of_8_bits():
+    # Status 1 says that losses differ, which two steps do not show.
+    run = (warm.python(), ROOT / "bench/states/run.py", "--config", "T", "--steps", 2)
+    rows = re.findall(r"^(32|8) \|[\d., ]+\| ([\d.]+) \| [\d.]+$", output(*run, "--repeat", 0, status=(0, 1)), re.M)
+    assert [bits for bits, _ in rows] == ["32", "8"] and float(rows[1][1]) < 0.3 * float(rows[0][1])
+    assert len(re.findall(r"^(?:int8|dynamic|fp8|nearest|ours) \|.*\|.*\|.*\|.*$", output(*run, "--codes"), re.M)) == 5

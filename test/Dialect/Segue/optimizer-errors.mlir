@@ -6,14 +6,18 @@
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=lion:eps=1 2>&1 | FileCheck %s --check-prefix=CONSTANT
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=muon:ns-steps=2.5 2>&1 | FileCheck %s --check-prefix=STEPS
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=muon 2>&1 | FileCheck %s --check-prefix=MATRIX
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamw:state-bits=4 2>&1 | FileCheck %s --check-prefix=BITS
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=sgd:state-bits=8 2>&1 | FileCheck %s --check-prefix=CODES
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamax 2>&1 | FileCheck %s --check-prefix=KIND
 
 // BETA: `segue-optimizer` was given beta1 = 1.0; it must be in [0, 1)
 // DECAY: `segue-optimizer` was given decay = -1.0; it must be 0 or more
 // NESTEROV: `segue-optimizer` was given `nesterov`, which needs a momentum above 0 and dampening 0
 // FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
-// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema, own-steps
+// CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema, own-steps, state-bits
 // KIND: unknown optimizer "adamax"; known are adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor, sgd, muon and none
+// BITS: `segue-optimizer` was given state-bits = 4; it must be 32 or 8
+// CODES: `segue-optimizer` was given state-bits = 8; sgd has no state with a code of 8 bits, as it is set
 // STEPS: `segue-optimizer` was given `ns-steps`, which must be a whole number below 100
 // MATRIX: parameter "b", {{.*}}tensor<5xf32>{{.*}}: muon is for matrices, of two dimensions; `segue.optimizer` gives it another (in Python a group: Group("b", optimizer=AdamW()))
 func.func @forward() { return }
@@ -52,7 +56,7 @@ func.func @backward() -> (tensor<4x5xf32> {segue.name = "grad.w", segue.of = "w"
 // -----
 
 func.func @forward(%w: tensor<5xf32> {segue.name = "w", segue.role = #segue.role<parameter>, segue.optimizer = "sgd:lr=1"}) { return }
-// expected-error @-1 {{sgd has no "lr"; it has momentum, dampening, nesterov, decay, clip-value, ema, own-steps; `segue.optimizer` gives it another}}
+// expected-error @-1 {{sgd has no "lr"; it has momentum, dampening, nesterov, decay, clip-value, ema, own-steps, state-bits; `segue.optimizer` gives it another}}
 func.func @backward() -> (tensor<5xf32> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>}) {
   %0 = segue.constant dense<0.0> : tensor<5xf32>
   return %0 : tensor<5xf32>

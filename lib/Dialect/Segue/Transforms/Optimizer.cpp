@@ -191,9 +191,9 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
       SmallVector<Value> &values = arguments.emplace_back();
       values.push_back(add(parameter.type, parameter.name, Role::Parameter, ""));
       values.push_back(add(parameter.type, kGradientPrefix + parameter.name, Role::Gradient, parameter.name));
-      for (const OptimizerState &state : states.emplace_back(own.states(parameter.type.getShape()))) {
-        auto type = RankedTensorType::get(state.shape, f32);
-        values.push_back(add(type, state.name + "." + parameter.name, Role::State, parameter.name));
+      states.push_back(own.states(parameter.type.getShape()));
+      for (auto &[name, type] : partsOf(states.back(), writer.builder)) {
+        values.push_back(add(type, name + "." + parameter.name, Role::State, parameter.name));
         stateBytes += tensorBytes(type);
       }
       ++parameters;
@@ -217,30 +217,64 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
     writer.builder.setListener(&tagger);
     for (auto [parameter, own, values, kept] : llvm::zip_equal(trained, specs, arguments, states)) {
       tagger.block = parameter.block;
-      SmallVector<Value> results = writeStep(writer.builder, own, parameter, values, rates[parameter.rateGroup],
+      SmallVector<Value> results = writeStep(writer.builder, own, parameter, kept, values, rates[parameter.rateGroup],
                                              steps[parameter.rateGroup], clip);
       writer.addResult(results[0], parameter.name, Role::Parameter, "", values[0]);
-      for (auto [result, state, old] :
-           llvm::zip_equal(ArrayRef(results).drop_front(), kept, ArrayRef(values).drop_front(2)))
-        writer.addResult(result, (state.name + "." + parameter.name).str(), Role::State, parameter.name, old);
+      for (auto [result, part, old] : llvm::zip_equal(ArrayRef(results).drop_front(), partsOf(kept, writer.builder),
+                                                      ArrayRef(values).drop_front(2)))
+        writer.addResult(result, part.first + "." + parameter.name.str(), Role::State, parameter.name, old);
     }
     writer.builder.setListener(nullptr);
     writer.finish();
   }
 
-  /// The new parameter and its new states.
+  /// Names and types of the tensors that states are kept in: codes and scales of one that has codes.
+  static SmallVector<std::pair<std::string, RankedTensorType>> partsOf(ArrayRef<OptimizerState> states, Builder &b) {
+    SmallVector<std::pair<std::string, RankedTensorType>> parts;
+    for (const OptimizerState &state : states) {
+      std::string name = state.name.str();
+      if (!state.block) {
+        parts.emplace_back(name, RankedTensorType::get(state.shape, b.getF32Type()));
+        continue;
+      }
+      int64_t blocks = llvm::product_of(state.shape) / state.block;
+      parts.emplace_back(name, RankedTensorType::get({blocks, state.block}, b.getI8Type()));
+      parts.emplace_back(name + "_scale", RankedTensorType::get(blocks, b.getF32Type()));
+    }
+    return parts;
+  }
+
+  /// The new parameter and the new parts of its states.
   static SmallVector<Value> writeStep(OpBuilder &builder, const OptimizerSpec &spec, const TrainedParameter &parameter,
-                                      ArrayRef<Value> values, Value rate, Value step, Value clip) {
+                                      ArrayRef<OptimizerState> kept, ArrayRef<Value> values, Value rate, Value step,
+                                      Value clip) {
     OptimizerStep formula(builder, parameter.loc, spec);
     formula.parameter = formula.f32(values[0]);
     formula.gradient = formula.mul(formula.f32(values[1]), clip);
-    formula.states.append(values.begin() + 2, values.end());
+    ArrayRef<Value> parts = values.drop_front(2);
+    auto take = [&] {
+      Value part = parts.front();
+      parts = parts.drop_front();
+      return part;
+    };
+    for (const OptimizerState &state : kept) {
+      Value first = take();
+      formula.states.push_back(state.block ? decodeState(formula, state.code, {first, take()}, state.shape) : first);
+    }
     formula.rate = rate;
     formula.step = formula.f32(step);
     formula.decay = parameter.weightDecay.value_or(spec["decay"]);
     auto element = cast<FloatType>(parameter.type.getElementType());
     formula.epsilon = std::ldexp(1.0, 1 - static_cast<int>(element.getFPMantissaWidth()));
-    SmallVector<Value> results = spec.write(formula);
+    SmallVector<Value> written = spec.write(formula), results = {written[0]};
+    for (auto [state, value] : llvm::zip_equal(kept, ArrayRef(written).drop_front())) {
+      if (state.block) {
+        auto [codes, scales] = encodeState(formula, state.code, value, state.block, formula.step);
+        results.append({codes, scales});
+      } else {
+        results.push_back(value);
+      }
+    }
     if (formula.step.use_empty())
       formula.step.getDefiningOp()->erase();
     results[0] = formula.to(results[0], parameter.type.getElementType());

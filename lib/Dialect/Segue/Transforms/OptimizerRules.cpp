@@ -49,10 +49,23 @@ void OptimizerStep::decayParameter() {
     parameter = mul(parameter, sub(1.0, mul(rate, decay)));
 }
 
-/// A state of the parameter's shape for each name.
-template <typename... Names> static States ofItsShape(Shape shape, Names... names) {
-  return {OptimizerState{names, SmallVector<int64_t>(shape)}...};
+namespace {
+/// A state of the parameter's shape, and the code that it may be kept in. None is for what grows by less than a code
+/// can tell apart, and for what a small difference is taken of.
+struct Kept {
+  StringRef name;
+  StateCode code = StateCode::None;
+};
+} // namespace
+
+static States ofItsShape(Shape shape, std::initializer_list<Kept> all) {
+  return llvm::map_to_vector(all, [&](const Kept &state) {
+    return OptimizerState{state.name, SmallVector<int64_t>(shape), state.code};
+  });
 }
+
+static constexpr Kept kFirstMoment = {"m", StateCode::Signed}, kSecondMoment = {"v", StateCode::Square},
+                      kVelocity = {"u", StateCode::Signed};
 
 //===----------------------------------------------------------------------===//
 // SGD
@@ -60,7 +73,7 @@ template <typename... Names> static States ofItsShape(Shape shape, Names... name
 
 /// Without momentum nothing is kept, and a dampening has nothing to dampen.
 static States statesOfSgd(const OptimizerSpec &spec, Shape shape) {
-  return spec.is("momentum") ? ofItsShape(shape, "u") : States{};
+  return spec.is("momentum") ? ofItsShape(shape, {kVelocity}) : States{};
 }
 
 static std::string checkSgd(const OptimizerSpec &spec) {
@@ -87,7 +100,10 @@ static Values writeSgd(OptimizerStep &s) {
 //===----------------------------------------------------------------------===//
 
 static States statesOfAdam(const OptimizerSpec &spec, Shape shape) {
-  return spec.is("amsgrad") ? ofItsShape(shape, "m", "v", "vmax") : ofItsShape(shape, "m", "v");
+  States states = ofItsShape(shape, {kFirstMoment, kSecondMoment});
+  if (spec.is("amsgrad"))
+    states.append(ofItsShape(shape, {{"vmax", StateCode::Square}}));
+  return states;
 }
 
 static Values writeAdam(OptimizerStep &s, bool isDecoupled) {
@@ -115,7 +131,7 @@ static Values writeAdamW(OptimizerStep &s) { return writeAdam(s, /*isDecoupled=*
 
 /// "mu" is the product of the momenta of all steps, which has no closed form.
 static States statesOfNAdam(const OptimizerSpec &, Shape shape) {
-  States states = ofItsShape(shape, "m", "v");
+  States states = ofItsShape(shape, {kFirstMoment, kSecondMoment});
   states.push_back({"mu", {}});
   return states;
 }
@@ -183,7 +199,7 @@ static Values writeRAdam(OptimizerStep &s) {
 // Adagrad (Duchi et al.)
 //===----------------------------------------------------------------------===//
 
-static States statesOfAdagrad(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "v"); }
+static States statesOfAdagrad(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, {{"v"}}); }
 
 static Values writeAdagrad(OptimizerStep &s) {
   s.decayGradient();
@@ -202,11 +218,9 @@ static Values writeAdagrad(OptimizerStep &s) {
 //===----------------------------------------------------------------------===//
 
 static States statesOfRmsprop(const OptimizerSpec &spec, Shape shape) {
-  States states = ofItsShape(shape, "v");
-  if (spec.is("centered"))
-    states.append(ofItsShape(shape, "m"));
+  States states = spec.is("centered") ? ofItsShape(shape, {{"v"}, {"m"}}) : ofItsShape(shape, {kSecondMoment});
   if (spec.is("momentum"))
-    states.append(ofItsShape(shape, "u"));
+    states.append(ofItsShape(shape, {kVelocity}));
   return states;
 }
 
@@ -234,7 +248,7 @@ static Values writeRmsprop(OptimizerStep &s) {
 // Lion (Chen et al., arXiv:2302.06675), which torch.optim does not have
 //===----------------------------------------------------------------------===//
 
-static States statesOfLion(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "m"); }
+static States statesOfLion(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, {kFirstMoment}); }
 
 static Values writeLion(OptimizerStep &s) {
   Value direction = s.sign(s.mean(s.states[0], s.gradient, s.spec["beta1"]));
@@ -250,7 +264,7 @@ static Values writeLion(OptimizerStep &s) {
 /// Means of rows and columns stand for the squares of all elements of a matrix, or of each of several.
 static States statesOfAdafactor(const OptimizerSpec &, Shape shape) {
   if (shape.size() < 2)
-    return ofItsShape(shape, "v");
+    return ofItsShape(shape, {{"v"}});
   SmallVector<int64_t> columns(shape.drop_back(2));
   columns.push_back(shape.back());
   return {{"row", SmallVector<int64_t>(shape.drop_back())}, {"col", columns}};
@@ -294,7 +308,7 @@ static Values writeAdafactor(OptimizerStep &s) {
 // Muon (Jordan et al.): momentum whose singular values are brought near 1
 //===----------------------------------------------------------------------===//
 
-static States statesOfMuon(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, "u"); }
+static States statesOfMuon(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, {kVelocity}); }
 
 static std::string checkMuon(const OptimizerSpec &spec) {
   double steps = spec["ns-steps"];
@@ -403,10 +417,14 @@ static ArrayRef<OptimizerRule> allRules() {
 // Specs
 //===----------------------------------------------------------------------===//
 
-/// The constants that every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a moving average
-/// of the parameter, of which 0 are none; and whether rate groups count their own steps.
-static constexpr OptimizerConstant kCommon[] = {
-    {"decay", 0}, {"clip-value", 0}, {"ema", 0, Range::BelowOne}, {"own-steps", 0, Range::Flag}};
+/// The constants that every optimizer has: the weight decay, the bound of the elements of gradients, and the decay of a
+/// moving average of the parameter, of which 0 are none; whether rate groups count their own steps; and the bits of an
+/// element of a state.
+static constexpr OptimizerConstant kCommon[] = {{"decay", 0},
+                                                {"clip-value", 0},
+                                                {"ema", 0, Range::BelowOne},
+                                                {"own-steps", 0, Range::Flag},
+                                                {"state-bits", 32, Range::Bits}};
 
 static const OptimizerConstant *findConstant(const OptimizerRule &rule, StringRef name) {
   for (ArrayRef<OptimizerConstant> constants : {ArrayRef(rule.constants), ArrayRef(kCommon)})
@@ -446,6 +464,8 @@ static bool isInRange(double value, Range range) {
     return value >= 0 && value < 1;
   case Range::Finite:
     return std::isfinite(value);
+  case Range::Bits:
+    return value == 8 || value == 32;
   case Range::Flag:
     break;
   }
@@ -464,6 +484,8 @@ static StringRef describe(Range range) {
     return "in [0, 1)";
   case Range::Finite:
     return "finite";
+  case Range::Bits:
+    return "32 or 8";
   case Range::Flag:
     break;
   }
@@ -477,7 +499,10 @@ template <typename Items> static std::string namesOf(const Items &items) {
 SmallVector<OptimizerState> OptimizerSpec::states(ArrayRef<int64_t> shape) const {
   States all = rule->states(*this, shape);
   if (is("ema"))
-    all.append(ofItsShape(shape, "ema"));
+    all.append(ofItsShape(shape, {{"ema"}}));
+  if ((*this)["state-bits"] == 8)
+    for (OptimizerState &state : all)
+      state.block = state.code == StateCode::None ? 0 : blockOfCodes(state.shape);
   return all;
 }
 
@@ -523,6 +548,13 @@ std::optional<OptimizerSpec> OptimizerSpec::parse(StringRef text, std::string &e
   }
   if (std::string wrong = spec.rule->check ? spec.rule->check(spec) : ""; !wrong.empty()) {
     error = "`segue-optimizer` was given " + wrong;
+    return std::nullopt;
+  }
+  if (spec["state-bits"] == 8 && llvm::none_of(spec.rule->states(spec, {}), [](const OptimizerState &state) {
+        return state.code != StateCode::None;
+      })) {
+    error = "`segue-optimizer` was given state-bits = 8; " + kind.str() +
+            " has no state with a code of 8 bits, as it is set";
     return std::nullopt;
   }
   return spec;

@@ -14,6 +14,7 @@
 #ifndef SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_OPTIMIZERRULES_H
 #define SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_OPTIMIZERRULES_H
 
+#include "StateCodes.h"
 #include "segue/Dialect/Segue/IR/Formula.h"
 #include "llvm/ADT/StringMap.h"
 #include <optional>
@@ -22,7 +23,7 @@
 namespace segue {
 
 /// The numbers that a constant of an optimizer may be.
-enum class ConstantRange { NotNegative, NotPositive, AtLeastOne, BelowOne, Finite, Flag };
+enum class ConstantRange { NotNegative, NotPositive, AtLeastOne, BelowOne, Finite, Bits, Flag };
 
 /// A number that an optimizer is compiled with.
 struct OptimizerConstant {
@@ -31,11 +32,15 @@ struct OptimizerConstant {
   ConstantRange range = ConstantRange::NotNegative;
 };
 
-/// A tensor in f32 that an optimizer keeps from step to step, which is zero before the first.
+/// A tensor that an optimizer keeps from step to step, which is zero before the first.
 struct OptimizerState {
   /// The state of `w` is called "<name>.w".
   llvm::StringRef name;
   llvm::SmallVector<int64_t> shape;
+  /// The code that it may be kept in, if it may.
+  StateCode code = StateCode::None;
+  /// The elements that share a scale; 0: it is kept in f32.
+  int64_t block = 0;
 };
 
 struct OptimizerSpec;
@@ -62,8 +67,8 @@ struct OptimizerSpec {
 
   /// The states of a parameter of this shape.
   llvm::SmallVector<OptimizerState> states(llvm::ArrayRef<int64_t> shape) const;
-  /// Writes a step; returns the new parameter and the new states in f32. `step` has the gradient before its
-  /// elements are bounded.
+  /// Writes a step; returns the new parameter and the new states in f32, before any of them is coded. `step` has the
+  /// gradient before its elements are bounded.
   llvm::SmallVector<mlir::Value> write(OptimizerStep &step) const;
 
   double operator[](llvm::StringRef constant) const;

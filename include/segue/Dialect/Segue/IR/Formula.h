@@ -53,6 +53,8 @@ public:
   Value log(Value x) { return LogOp::create(b, loc, x); }
   Value erf(Value x) { return ErfOp::create(b, loc, x); }
   Value neg(Value x) { return NegOp::create(b, loc, x); }
+  Value abs(Value x) { return AbsOp::create(b, loc, x); }
+  Value floor(Value x) { return FloorOp::create(b, loc, x); }
   Value sign(Value x) { return SignOp::create(b, loc, x); }
   Value sqrt(Value x) { return SqrtOp::create(b, loc, x); }
   Value rsqrt(Value x) { return RsqrtOp::create(b, loc, x); }

@@ -145,6 +145,13 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     [-clip-value, clip-value]; with `ema`, the state `ema.p` is a moving average
     of the parameter, which is the first one at the first step.
 
+    With `state-bits=8`, moments are codes, and the step decodes them, computes
+    in f32 and codes what it keeps. `m.p` has an i8 for each element, in the shape
+    blocks x 256, and `m_scale.p` an f32 for each block. Blocks have 128 or 64
+    elements where 256 does not divide those of the parameter. With less than 4,096
+    elements, or where 64 does not divide them, a state stays in f32, as the state
+    `ema.p` does. `StateCodes.h` says what codes mean.
+
     `@grad_norm` returns the sum of the squares of all elements of all
     gradients of parameters; the session adds these over its modules, takes the
     root and passes `clip`.
