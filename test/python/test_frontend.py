@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from op_cases import Apply
 
 import segue
-from segue.frontend import capture
+from segue.frontend import capture, parts
 
 SEGUE_OPT = os.environ.get("SEGUE_OPT") or shutil.which("segue-opt") or os.path.join(
     os.path.dirname(__file__), "../../build/bin/segue-opt")
@@ -65,6 +65,47 @@ def test_blocks_and_places():
     assert set(re.findall(r'segue.block = "([^"]+)"', text)) == {"layers.0", "layers.1"}
     line = Mlp.forward.__code__.co_firstlineno + 2
     assert re.search(rf'loc\("layers\.0[^"]*"\("{re.escape(__file__)}":{line}:1\)\)', text)
+
+
+def test_an_operator_that_is_taken_apart_keeps_its_place():
+    """In the text and in errors: what it is made of has none of its own."""
+
+    class Layer(nn.Module):
+
+        def forward(self, x):
+            return F.hardswish(x), torch.linalg.cond(x)
+
+    class Outer(nn.Module):
+
+        def __init__(self, layer):
+            super().__init__()
+            self.layers = nn.ModuleList([layer])
+
+        def forward(self, x):
+            return self.layers[0](x)
+
+    line = Layer.forward.__code__.co_firstlineno + 1
+    text = capture(Outer(nn.Hardswish()), (torch.randn(3, 4),)).text
+    assert text.count("segue.block = \"layers.0\"") > 3 and "<unknown>" not in text
+    with pytest.raises(segue.UnsupportedOpError, match=r"operator aten\.\w+.* in module 'layers\.0' at .*it has no lowering: linear algebra") as caught:
+        capture(Outer(Layer()), (torch.randn(3, 3),))
+    assert caught.value.report["module"] == "layers.0" and caught.value.report["source"] == f"{__file__}:{line}"
+
+
+def test_equal_calls_are_taken_apart_once():
+    """By shapes, types, and numbers with their types; calls that differ in one of them are others."""
+    traced = parts._traced.cache_info
+
+    def misses(function, *inputs):
+        before = traced().misses
+        capture(Apply(function), inputs)
+        return traced().misses - before
+
+    x = torch.randn(3, 11)
+    assert misses(lambda x: F.hardswish(x) + F.hardswish(x * 2), x) == 1
+    assert misses(F.hardswish, x) == 0
+    assert misses(F.hardswish, x.double()) == misses(F.hardswish, x[:, 1:]) == 1
+    assert misses(lambda x: torch.celu(x, 2), x) == misses(lambda x: torch.celu(x, 2.0), x) == 1
 
 
 def test_tied_parameters_are_one_argument():
@@ -191,7 +232,7 @@ class Size(nn.Module):
         return x[: int(x.max())]
 
 
-@pytest.mark.parametrize("net, words", [(Number, r"_local_scalar_dense.*it makes a Python number of what a tensor holds"),
+@pytest.mark.parametrize("net, words", [(Number, r"aten.item.*it makes a Python number of what a tensor holds"),
                                         (Branch, "depends on what a tensor holds"), (Size, "depends on what a tensor holds")])
 def test_what_depends_on_values_names_the_line(net, words):
     line = f"{__file__}:{net.forward.__code__.co_firstlineno + 1}"

@@ -171,13 +171,13 @@ class Casting(nn.Module):
         self.a, self.b, self.conv = nn.Linear(8, 8), nn.Linear(8, 8), nn.Conv1d(4, 4, 3, padding=1)
 
     def forward(self, x, y):
-        h = torch.cat((self.a(x), x))  # f32 with bf16
+        h = torch.cat((F.hardswish(self.a(x)), x))  # f32 with bf16, which is taken apart
         h = torch.stack((torch.tanh(self.a(h)), self.b(h)), 1).flatten(0, 1)  # bf16 alone
         with torch.autocast("cpu", enabled=False):
             h = self.b(h.float())
         with torch.autocast("cpu", dtype=torch.bfloat16):
             h = self.conv(h.view(-1, 4, 8)).flatten(1)
-        return F.mse_loss(h, y), h
+        return F.mse_loss(h, y) + torch.cdist(self.a(x), self.b(x)).mean() / 8, h
 
 
 @pytest.mark.parametrize("around", [True, False])

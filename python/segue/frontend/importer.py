@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import traceback
 import warnings
 from typing import Any, Callable
@@ -26,10 +25,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
-from . import ops, recurrent
 from .autocast import ambient
-from .decompositions.slopes import differentiable
 from .nodes import TORCH, NodeTranslator
+from .parts import tracing
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
 
@@ -75,23 +73,18 @@ def _check_tensor(tensor: torch.Tensor, what: str):
         raise InvalidArgumentError(f"{what}: {error}") from None
 
 
-#: torch.export patches modules and keeps its state per process: two threads in it break each other.
-_exporting = threading.RLock()
-
-
 def exported(module, args, kwargs):
-    """What `torch.export` makes of a call, of operators that have a lowering where that can be. Raises ExportError."""
+    """What `torch.export` makes of a call: operators of any kind, of which none writes to a tensor. Raises ExportError."""
     # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with _exporting, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module):
+        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module):
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
             if _mutates(program.graph_module):
                 program = program.run_decompositions({})
-            program = _decomposed(program)
     except UnsupportedOpError:
         raise
     except Exception as error:  # whatever user code or the exporter raises
@@ -161,19 +154,6 @@ def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
         "and on what goes into a compiled module and comes out of it, run as in PyTorch", report={"op": op, "module": "", "source": where})
 
 
-def _decomposed(program):
-    """Writes operators without a lowering in terms of others, where PyTorch knows how; leaves all others whole."""
-    known = torch.export.default_decompositions()  # which finds what it is asked for, and the rest only when it is walked
-    own = recurrent.DECOMPOSITIONS | differentiable()
-    for _ in range(6):  # a decomposition may need another one
-        missing = {op for op in _operators(program.graph_module) if str(op) not in ops.OPS}
-        chosen = {op: own.get(op) or known[op] for op in missing if op in own or op in known}
-        if not chosen:
-            break
-        program = program.run_decompositions(chosen)
-    return program
-
-
 def _operators(graph_module):
     for part in graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
@@ -197,7 +177,7 @@ class _Importer:
 
     def run(self, in_spec, signature) -> Captured:
         self._bind_placeholders()
-        NodeTranslator(self.writer, autocast=ambient()).translate(self.program.graph_module, self.env)
+        NodeTranslator(self.writer, autocast=ambient(), takes_apart=True).translate(self.program.graph_module, self.env)
         results, result_leaves, returned = self._results()
         if self.writer.uses_random:
             for name in ("seed", "step"):

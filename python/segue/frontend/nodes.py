@@ -26,6 +26,7 @@ from ..errors import InvalidArgumentError, UnsupportedOpError
 from . import lacking, ops
 from .autocast import Autocast
 from .ops.table import NodeBuilder, Unsupported
+from .parts import Operand, parts_of
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -51,11 +52,15 @@ class NodeTranslator:
         raise, and what depends on it is tried nevertheless: so that all of them can be named at once.
     autocast : torch.dtype, optional
         Of the autocast under which the graph was captured, where its casts are not in the graph.
+    takes_apart : bool
+        Operators without a lowering are written in terms of others, where PyTorch or Segue knows how.
     """
 
     def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None,
-                 autocast: torch.dtype | None = None):
+                 autocast: torch.dtype | None = None, takes_apart: bool = False):
         self.writer = writer
+        self.takes_apart = takes_apart
+        self._whole: torch.fx.Node | None = None  # the node of which parts are being translated
         self.autocast = Autocast(writer, autocast)
         self.symbols = symbols or {}
         self.refusals = refusals
@@ -128,11 +133,10 @@ class NodeTranslator:
             return self._run_wrapped(graph_module, node, env, read)
         self._move_to(node)
         lowering = ops.OPS.get(target)
-        if lowering is None:
-            why = lacking.reason(operator_of(node))
-            raise unsupported(node, f"it has no lowering: {why}" if why else "it has no lowering")
+        if lowering is None and not self.takes_apart:
+            raise self._without_lowering(node)
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(expected)):
-            raise unsupported(node, lacking.COMPLEX)
+            raise self._unsupported(node, lacking.reason(operator_of(node)) or lacking.COMPLEX)
         results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
@@ -143,7 +147,9 @@ class NodeTranslator:
         args, kwargs = self.autocast.operands(node.target, read(node.args), read(node.kwargs))
         self.writer.cast_to.clear()
         try:
-            if _counts_dims_of_a_scalar(node.target, args):
+            if lowering is None:
+                answer = self._run_parts(node, env, args, kwargs, used)
+            elif _counts_dims_of_a_scalar(node.target, args):
                 answer = self._run_on_rows(lowering, builder, args, kwargs)
             else:
                 answer = lowering(builder, *args, **kwargs)
@@ -152,13 +158,45 @@ class NodeTranslator:
                 if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
                     raise Unsupported(
                         f"its lowering gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")
+        except UnsupportedOpError:
+            raise
         except Unsupported as reason:
-            raise unsupported(node, str(reason)) from None
+            raise self._unsupported(node, str(reason)) from None
         except InvalidArgumentError as error:
-            raise unsupported(node, str(error)) from error
+            raise self._unsupported(node, str(error)) from error
         except Exception as error:  # a case that its lowering was not written for
-            raise unsupported(node, f"its lowering fails with {type(error).__name__}: {error}") from error
+            how = "taking it apart" if lowering is None else "its lowering"
+            raise self._unsupported(node, f"{how} fails with {type(error).__name__}: {error}") from error
         return answer
+
+    def _run_parts(self, node, env, args, kwargs, used):
+        """Translates what an operator without a lowering is in terms of others, in its place."""
+        read = [(env[n], n.meta.get("val")) for n in node.all_input_nodes]
+        strides = {v.name: tuple(map(self.number, x.stride())) for v, x in read if isinstance(v, Value) and isinstance(x, torch.Tensor)}
+        values = []
+
+        def operand(value: Value) -> Operand:
+            values.append(value)
+            return Operand(value.shape, strides.get(value.name) or torch.empty(value.shape, device="meta").stride(), value.dtype)
+
+        args, kwargs = pytree.tree_map_only(Value, operand, (tuple(args), dict(kwargs)))
+        parts = parts_of(node.target, args, kwargs, used, self.autocast.dtype)
+        if parts is None:
+            raise self._without_lowering(node)
+        around, self._whole = self._whole, self._whole or node
+        try:
+            given = dict(zip(parts.graph.find_nodes(op="placeholder"), values))
+            answer = self.translate(parts, given)
+            return list(answer) if isinstance(answer, tuple) else answer
+        finally:
+            self._whole = around
+
+    def _without_lowering(self, node):
+        why = lacking.reason(operator_of(node))
+        return self._unsupported(node, f"it has no lowering: {why}" if why else "it has no lowering")
+
+    def _unsupported(self, node, reason: str) -> UnsupportedOpError:
+        return unsupported(node, reason, self._whole)
 
     def _check_digits(self, args, results):
         """Whoever computes in float64 wants its digits: a lowering that goes through f32 would lose them in silence."""
@@ -193,6 +231,7 @@ class NodeTranslator:
         return answer
 
     def _move_to(self, node):
+        node = self._whole or node
         path, source = module_path(node), source_of(node)
         self.writer.block = _block(path)
         file, line = source or ("<unknown>", 0)
@@ -215,9 +254,9 @@ class Refused:
     """Stands for the value of a node that was not translated."""
 
 
-def unsupported(node, reason: str) -> UnsupportedOpError:
-    """The error for an operator that cannot be translated."""
-    path, source = module_path(node), source_of(node)
+def unsupported(node, reason: str, whole=None) -> UnsupportedOpError:
+    """The error for an operator that cannot be translated; `whole` is the node that it is a part of, if it is one."""
+    path, source = module_path(whole or node), source_of(whole or node)
     where = f"{source[0]}:{source[1]}" if source else "an unknown line"
     operator = str(operator_of(node))
     error = UnsupportedOpError(

@@ -61,7 +61,7 @@ def batch_norm(b, x, weight, bias, running_mean, running_var, training, momentum
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
 def batch_norm_by_statistics(b, x, weight, bias, running_mean, running_var, momentum, eps):
-    """Lowers what batch_norm becomes in a graph of which another operator was taken apart."""
+    """Lowers what batch_norm becomes in a graph that wrote to a tensor."""
     return [batch_norm(b, x, weight, bias, running_mean, running_var, False, momentum, eps, False), None, None]
 
 

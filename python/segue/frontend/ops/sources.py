@@ -109,5 +109,5 @@ def dropout(b, x, p, train):
 
 @lowers("aten.native_dropout.default")
 def native_dropout(b, x, p, train):
-    """What dropout becomes in a graph of which another operator was taken apart; nothing there reads the mask."""
+    """What dropout becomes in a graph that wrote to a tensor; nothing there reads the mask."""
     return [dropout(b, x, p, train), None]
