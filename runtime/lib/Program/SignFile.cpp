@@ -124,6 +124,19 @@ std::string Signatures::codeOf(std::span<const std::byte> entry) const {
   }
 }
 
+bool Signatures::hasCode(std::span<const std::byte> entry, std::string_view code) const {
+  try {
+    File folder = openFolder(folder_);
+    std::optional<Key> key = folder ? readKey(folder_, folder) : std::nullopt;
+    if (!key)
+      return false;
+    std::string own = signatures::codeOf(*key, cacheUse, entry);
+    return code.size() == own.size() && ::CRYPTO_memcmp(code.data(), own.data(), own.size()) == 0;
+  } catch (const Problem &) {
+    return false;
+  }
+}
+
 std::string Signatures::sign(std::span<const std::byte> file) const {
   try {
     File folder = makeFolder(folder_);

@@ -131,19 +131,6 @@ std::string signatures::signatureOf(Key &key, std::span<const std::byte> file) {
   return codeOf(key, std::string_view(use, sizeof use), file) + "\n"; // the zero at its end belongs to it
 }
 
-bool Signatures::hasCode(std::span<const std::byte> entry, std::string_view code) const {
-  try {
-    File folder = openFolder(folder_);
-    std::optional<Key> key = folder ? readKey(folder_, folder) : std::nullopt;
-    if (!key)
-      return false;
-    std::string own = signatures::codeOf(*key, cacheUse, entry);
-    return code.size() == own.size() && ::CRYPTO_memcmp(code.data(), own.data(), own.size()) == 0;
-  } catch (const Problem &) {
-    return false;
-  }
-}
-
 bool signatures::lists(std::string_view list, std::string_view line) {
   for (size_t at = 0; (at = list.find(line, at)) != list.npos; ++at)
     if (at == 0 || list[at - 1] == '\n')

@@ -200,9 +200,11 @@ const TensorMap &Session::state() const { return state_->optimizerState; }
 //===----------------------------------------------------------------------===//
 
 /// Returns the parameters and frozen values of a module.
-static std::vector<Value> valuesOf(const Module &module) {
-  std::vector<Value> values(module.parameters().begin(), module.parameters().end());
-  values.insert(values.end(), module.frozen().begin(), module.frozen().end());
+static std::vector<const Value *> valuesOf(const Module &module) {
+  std::vector<const Value *> values;
+  for (auto get : {&Module::parameters, &Module::frozen})
+    for (const Value &value : (module.*get)())
+      values.push_back(&value);
   return values;
 }
 
@@ -229,17 +231,17 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
     s.checkHypers(module);
     // What is trained is all the same to an evaluation.
     auto has = [&](const Module &one, const Value &value) {
-      return std::ranges::any_of(valuesOf(one), [&](const Value &other) {
-        return other.name == value.name && other.desc().shape == value.desc().shape &&
-               other.desc().element == value.desc().element && (areForEvaluation || other.role == value.role);
+      return std::ranges::any_of(valuesOf(one), [&](const Value *other) {
+        return other->name == value.name && other->desc().shape == value.desc().shape &&
+               other->desc().element == value.desc().element && (areForEvaluation || other->role == value.role);
       });
     };
-    for (const Value &value : valuesOf(first))
-      if (!has(module, value))
-        throw differs(module, "lacks \"" + value.name + "\" of the session, or has it otherwise");
-    for (const Value &value : valuesOf(module))
-      if (!has(first, value))
-        throw differs(module, "has \"" + value.name + "\", which the session lacks, or has otherwise");
+    for (const Value *value : valuesOf(first))
+      if (!has(module, *value))
+        throw differs(module, "lacks \"" + value->name + "\" of the session, or has it otherwise");
+    for (const Value *value : valuesOf(module))
+      if (!has(first, *value))
+        throw differs(module, "has \"" + value->name + "\", which the session lacks, or has otherwise");
     auto areSame = [](std::span<const Value> a, std::span<const Value> b) {
       return std::ranges::equal(a, b, {}, &Value::name, &Value::name);
     };

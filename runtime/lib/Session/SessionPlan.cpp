@@ -35,13 +35,16 @@ StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const Ten
   return next;
 }
 
+Session::State::KnownStep &Session::State::knownOf(const StepSizes &step) {
+  auto found = std::ranges::find(known, step, &KnownStep::step);
+  return found != known.end() ? *found : known.emplace_back(step);
+}
+
 void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
   if (services && services->wantsPlan())
     return followPlanFor(step, batches);
-  if (services) {
-    auto found = certified.find(step);
-    services->holdTo(found == certified.end() ? std::nullopt : std::optional(found->second));
-  }
+  if (services)
+    services->holdTo(knownOf(step).certified);
   checkFor(step, batches);
   tellStatesLeave();
 }
@@ -50,13 +53,15 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   bool hasTwin = device->twin().has_value();
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
   bool isRehearsed = hasTwin && services && services->wantsRehearsal();
+  KnownStep &here = knownOf(step);
   // More micro-batches of extents that are known take no more than the first.
   auto isKnown = [&](const Sizes *of) {
-    return std::ranges::any_of(checked, [&](const auto &known) { return std::ranges::count(known.first, of) > 0; });
+    return std::ranges::any_of(
+        known, [&](const KnownStep &other) { return other.checked && std::ranges::count(other.step, of) > 0; });
   };
-  if (!(isChecked || isRehearsed) || (!checked.contains(step) && std::ranges::all_of(step, isKnown)))
+  if (!(isChecked || isRehearsed) || (!here.checked && std::ranges::all_of(step, isKnown)))
     return;
-  if (!checked.contains(step)) {
+  if (!here.checked) {
     requireWhole();
     requireValues();
     prepareStreamed(step, batches); // the ring is in the way
@@ -71,13 +76,12 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
     }
     if (isRehearsed)
       rehearseStep(*services, next);
-    checked[step] = std::move(found);
+    here.checked = std::move(found);
   } else if (step == plannedFor) {
     return;
   }
-  const CheckedStep &known = checked[step];
-  if (known.profile)
-    services->expect(*known.profile, known.others);
+  if (here.checked->profile)
+    services->expect(*here.checked->profile, here.checked->others);
   plannedFor = step;
 }
 
@@ -95,19 +99,19 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   std::optional<MeasuredStep> measured = services->takeMeasured();
   if (isPlanned && !measured)
     return;
+  KnownStep &here = knownOf(step);
   if (plannedFor != step) {
     measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
     device->memory().forgetAddresses();
-    if (auto known = planned.find(step); known != planned.end() && followAgain(*services, device, known->second)) {
+    if (here.planned && followAgain(*services, device, *here.planned)) {
       plannedFor = step;
       plannedSlots = slots;
       return;
     }
   }
   try {
-    PlannedStep made = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
-    certified[step] = made.bytes;
-    planned[step] = std::move(made);
+    here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
+    here.certified = here.planned->bytes;
   } catch (const Error &error) {
     if (sealer && error.code() == ErrorCode::DeviceOom)
       throw error.within(sealer->whatIsTaken());
@@ -133,9 +137,10 @@ uint64_t Session::certify(size_t microBatches) {
                           : std::string("a step of no batches is none to certify"));
   State::StepSizes step(microBatches, nullptr);
   s.planFor(step, {});
-  if (!s.certified.contains(step))
-    s.certified[step] = certifyStep(s.services.get(), s.stepToPlan(step));
-  return s.certified[step];
+  std::optional<uint64_t> &certified = s.knownOf(step).certified;
+  if (!certified)
+    certified = certifyStep(s.services.get(), s.stepToPlan(step));
+  return *certified;
 }
 
 void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,

@@ -21,6 +21,7 @@
 #include "SealedCheckpoint.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
+#include <list>
 #include <set>
 
 namespace segue::inline runtime {
@@ -200,12 +201,19 @@ struct Session::State {
   StepSizes plannedFor;
   /// The step under way if its batches were given at once; empty if that is not known.
   StepSizes announced;
-  /// The bytes that are certified to be enough for such steps.
-  std::map<StepSizes, uint64_t> certified;
   int64_t plannedSlots = 0;
-  /// The plans that were made, and what was found out about steps that go by none.
-  std::map<StepSizes, PlannedStep> planned;
-  std::map<StepSizes, CheckedStep> checked;
+  /// What was found out about a step.
+  struct KnownStep {
+    StepSizes step;
+    /// The bytes that are certified to be enough.
+    std::optional<uint64_t> certified;
+    /// The plan that was made for it; where it goes by none, what its check has found.
+    std::optional<PlannedStep> planned;
+    std::optional<CheckedStep> checked;
+  };
+  std::list<KnownStep> known;
+  /// Returns what is known of the step, with nothing found out yet if it comes first.
+  KnownStep &knownOf(const StepSizes &step);
   /// True if optimizer states have begun to leave, and the log has no line of it yet.
   bool statesLeaveUntold = false;
   /// The services; null unless the config enables some. `options.events` is theirs then.

@@ -91,9 +91,7 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   s.evaluationSizes.clear();
   s.sizes = nullptr;
   s.plannedFor.clear();
-  s.checked.clear();
-  s.certified.clear();
-  s.planned.clear();
+  s.known.clear();
   s.table = std::move(table);
   s.plans = std::move(plans);
   s.values = std::move(values);

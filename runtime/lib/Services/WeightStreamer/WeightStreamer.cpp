@@ -72,25 +72,23 @@ void WeightStreamer::addEvaluation(const std::string &module, const Program &pro
   impl_->add(impl_->evaluation, module, program, sources);
 }
 
-/// Returns by block the names of the parameters that it touches.
-static std::vector<std::pair<std::string, std::set<std::string_view>>> blocksOf(const Program &program) {
-  std::vector<std::pair<std::string, std::set<std::string_view>>> blocks;
+/// Returns the parameters that a program's blocks begin and end to use, each behind its block, in an order of its own.
+static std::vector<std::string> usesByBlock(const Program &program) {
+  std::vector<std::string> found;
   BlockUses uses = blockUses(program);
-  for (const BlockUse &use : uses.blocks) {
-    auto &[name, touched] = blocks.emplace_back(use.name, std::set<std::string_view>());
+  for (const BlockUse &use : uses.blocks)
     for (const std::vector<uint32_t> *inputs : {&use.firstTouched, &use.lastTouched})
       for (uint32_t input : *inputs)
         if (const Value &value = program.inputs()[input];
             uses.streamable[input] && (value.role == Role::Parameter || value.role == Role::Frozen))
-          touched.insert(value.name);
-  }
-  std::erase_if(blocks, [](const auto &block) { return block.second.empty(); });
-  return blocks;
+          found.push_back(use.name + "/" + value.name);
+  std::ranges::sort(found);
+  return found;
 }
 
 void WeightStreamer::addAlike(const std::string &module, const Program &program, const Program &like,
                               const Sources &sources) {
-  if (auto theirs = blocksOf(program), ours = blocksOf(like); theirs != ours)
+  if (usesByBlock(program) != usesByBlock(like))
     throw Error(ErrorCode::Unsupported, "program \"" + program.name() + "\" of module \"" + module +
                                             "\" for batches of other extents touches parameters in other blocks than "
                                             "the first one, whose blocks Weight Stagehand streams; pad such batches");

@@ -70,9 +70,9 @@ public:
   std::string sign(std::span<const std::byte> file) const;
 
   /// Returns a code that only who can read this user's key can make of the bytes of a cache entry, 64 hexadecimal digits;
-  /// empty if there can be no key. It is kept by the caller, in no list, and signs no file. Lies in SegueSigning.
+  /// empty if there can be no key. It is kept by the caller, in no list, and signs no file.
   std::string codeOf(std::span<const std::byte> entry) const;
-  /// Returns whether `code` is that of the entry. Makes and changes nothing.
+  /// Returns whether `code` is that of the entry. Makes and changes nothing. Both lie in SegueSigning.
   bool hasCode(std::span<const std::byte> entry, std::string_view code) const;
 
 private:
