@@ -44,7 +44,7 @@ void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> b
   if (services && services->wantsPlan())
     return followPlanFor(step, batches);
   if (services)
-    services->holdTo(knownOf(step).certified);
+    services->holdTo(step == certifiedFor ? knownOf(step).certified : std::nullopt);
   checkFor(step, batches);
   tellStatesLeave();
 }
@@ -140,6 +140,7 @@ uint64_t Session::certify(size_t microBatches) {
   std::optional<uint64_t> &certified = s.knownOf(step).certified;
   if (!certified)
     certified = certifyStep(s.services.get(), s.stepToPlan(step));
+  s.certifiedFor = std::move(step);
   return *certified;
 }
 

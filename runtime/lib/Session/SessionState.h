@@ -199,6 +199,8 @@ struct Session::State {
   bool hasOwnSink() const { return !services && (options.events || options.residency || options.weights); }
   /// The step of the plan in force, or that was checked last, and the ring's slots beside it; empty if there is none.
   StepSizes plannedFor;
+  /// The step that was certified last: such steps alone are held to what that said.
+  StepSizes certifiedFor;
   /// The step under way if its batches were given at once; empty if that is not known.
   StepSizes announced;
   int64_t plannedSlots = 0;

@@ -91,6 +91,7 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   s.evaluationSizes.clear();
   s.sizes = nullptr;
   s.plannedFor.clear();
+  s.certifiedFor.clear();
   s.known.clear();
   s.table = std::move(table);
   s.plans = std::move(plans);
