@@ -265,3 +265,52 @@ double Kernels::time(ArrayRef<HostTensor> arguments, StringRef isa, int repetiti
   }
   return best;
 }
+
+//===----------------------------------------------------------------------===//
+// Against the interpreter
+//===----------------------------------------------------------------------===//
+
+std::vector<HostTensor> test::randomArguments(Kernels &kernels, uint64_t seed) {
+  std::vector<HostTensor> arguments;
+  for (mlir::RankedTensorType type : kernels.argumentTypes())
+    arguments.push_back(HostTensor::random(type, seed++));
+  return arguments;
+}
+
+/// About how many pairs of a case are tried in place: those of optimizers and of
+/// gradients that are cut in slices are dozens.
+constexpr size_t kPlaces = 8;
+
+void test::expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance) {
+  ASSERT_TRUE(kernels.ok());
+  auto expected = kernels.interpret(arguments);
+  ASSERT_TRUE(mlir::succeeded(expected));
+  for (StringRef isa : instructionSets()) {
+    auto whole = kernels.run(arguments, isa, /*pieces=*/false), split = kernels.run(arguments, isa, /*pieces=*/true);
+    ASSERT_EQ(kernels.status(), 0);
+    ASSERT_EQ(whole.size(), expected->size());
+    for (size_t at = 0; at < whole.size(); ++at) {
+      double absolute = whole[at].type.getElementType().isInteger(8) ? tolerance.codes : tolerance.absolute;
+      EXPECT_EQ(findDifference(whole[at], (*expected)[at], absolute, tolerance.relative), "")
+          << isa.str() << ", result " << at;
+      EXPECT_EQ(findDifference(split[at], whole[at], 0, 0), "") << isa.str() << ", split, result " << at;
+    }
+    if (isa != instructionSets().back())
+      continue;
+    size_t places = kernels.places(), step = std::max<size_t>(1, places / kPlaces);
+    for (size_t place = 0; place < places; place += step) {
+      auto shared = kernels.run(arguments, isa, /*pieces=*/true, place);
+      ASSERT_EQ(shared.size(), whole.size());
+      for (size_t at = 0; at < whole.size(); ++at)
+        EXPECT_EQ(findDifference(shared[at], whole[at], 0, 0), "")
+            << isa.str() << ", in place by pair " << place << ", result " << at;
+    }
+  }
+}
+
+void test::expectParity(const std::string &text, Tolerance tolerance) {
+  SCOPED_TRACE(text);
+  Kernels kernels(text);
+  if (kernels.ok())
+    expectParity(kernels, randomArguments(kernels), tolerance);
+}

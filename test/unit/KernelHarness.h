@@ -67,6 +67,19 @@ std::string optimizerText(const std::string &spec, llvm::ArrayRef<std::string> t
 /// Instruction sets that this machine can run.
 llvm::SmallVector<llvm::StringRef> instructionSets();
 
+/// How far a kernel's result may be from the interpreter's.
+struct Tolerance {
+  double absolute = 2e-6, relative = 2e-6;
+  /// The distance for results of i8, which are codes of a state: rounding may turn over.
+  double codes = 0;
+};
+
+std::vector<HostTensor> randomArguments(Kernels &kernels, uint64_t seed = 1);
+/// Fails unless kernels give what the interpreter gives, with each instruction set, and the same bits in pieces and in
+/// place.
+void expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance = {});
+void expectParity(const std::string &text, Tolerance tolerance = {});
+
 } // namespace segue::test
 
 #endif // SEGUE_TEST_UNIT_KERNELHARNESS_H
