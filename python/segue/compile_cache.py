@@ -18,7 +18,6 @@ name when it is whole. What was used longest ago goes when there is no room.
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import logging
 import os
@@ -28,12 +27,14 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from . import _runtime
+from .errors import InvalidArgumentError
 
 log = logging.getLogger("segue")
 
 FOLDER, SIZE = "SEGUE_CACHE_DIR", "SEGUE_CACHE_SIZE"
 _CODE = 64  # digits before the file
 _NEW = ".new-"
+_DEFAULT = "1GiB"
 _ABANDONED = 3600.0  # seconds after which an entry that has no name yet is nobody's
 
 
@@ -104,15 +105,20 @@ def _name(arguments: Mapping[str, Any]) -> str:
 @functools.lru_cache
 def _compiler() -> bytes:
     """The hash of the compiler."""
-    (file,) = glob.glob(os.path.join(glob.escape(os.path.dirname(os.path.abspath(__file__))), "_compiler*.so"))
-    with open(file, "rb") as library:
-        return hashlib.file_digest(library, "sha256").digest()
+    found = hashlib.sha256()
+    for library in sorted(Path(__file__).parent.glob("_compiler*.so")):
+        found.update(library.read_bytes())
+    return found.digest()
 
 
 def _most() -> int:
     from .memory import parse_bytes
 
-    return parse_bytes(os.environ.get(SIZE) or "1GiB")
+    try:
+        return parse_bytes(os.environ.get(SIZE) or _DEFAULT)
+    except InvalidArgumentError as error:
+        _say_once(f"{SIZE}: {error}; {_DEFAULT} are taken")
+        return parse_bytes(_DEFAULT)
 
 
 def _make_room(folder: Path) -> None:

@@ -106,12 +106,20 @@ def test_it_keeps_to_its_size(cache, monkeypatch):
     left = cache / ".new-left"
     left.write_bytes(b"x")
     os.utime(left, (1, 1))
+    entry = lambda i: cache / compile_cache._name({"text": str(i)})  # noqa: E731
     for i in range(6):
         compile_cache.keep({"text": str(i)}, bytes(3000))
-        compile_cache.find({"text": "0"})  # which is used all the time
-    kept = [i for i in range(6) if (cache / compile_cache._name({"text": str(i)})).exists()]
-    assert kept == [0, 5] or kept == [0, 4, 5]
+        os.utime(entry(i), (i + 2, i + 2))
+        assert compile_cache.find({"text": "0"}) == bytes(3000)  # which is used all the time
+    assert [i for i in range(6) if entry(i).exists()] == [0, 4, 5]
     assert not left.exists()
+
+
+def test_a_size_that_is_none_ends_nothing(cache, monkeypatch, caplog):
+    monkeypatch.setenv("SEGUE_CACHE_SIZE", "much")
+    for i in range(2):
+        compile_cache.keep({"text": str(i)}, b"file")
+    assert len(entries(cache)) == 2 and caplog.text.count("SEGUE_CACHE_SIZE: ") == 1 and "1GiB are taken" in caplog.text
 
 
 @pytest.mark.parametrize("place", ["a file", "read-only", "nothing"])
