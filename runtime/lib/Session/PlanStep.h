@@ -19,7 +19,7 @@ struct StepToPlan {
   /// The session's own modules, whose optimizers run.
   const std::vector<Module> &modules;
   const SessionOptions &options;
-  /// By micro-batch the modules that run it: `modules`, or the same for batches of other extents.
+  /// The modules that run each micro-batch: `modules`, or the same compiled for other extents.
   std::vector<const std::vector<Module> *> batches;
   /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
@@ -44,7 +44,7 @@ struct PlannedStep {
   FreeRoom room;
   /// The bytes of device_dram that it was certified to be content with.
   uint64_t bytes = 0;
-  /// Of the ring: its slots, and those that are open at once; 0 without one.
+  /// The slots of the ring, and the most of them that are open at once; 0 without a ring.
   int64_t slots = 0, openAtOnce = 0;
 };
 
@@ -64,7 +64,7 @@ bool followAgain(MemoryServices &services, const DeviceRef &device, const Planne
 /// they are, or if they leave (MemoryServices::letStatesLeave).
 enum class StepFits : uint8_t { AsItIs, WithStatesAway };
 
-/// What is known of a step that was tried: MemoryServices::expect takes `profile` and `others`.
+/// The findings of a step that was tried. MemoryServices::expect takes `profile` and `others`.
 struct CheckedStep {
   StepFits fits = StepFits::AsItIs;
   /// Nothing if no services check the budget.

@@ -229,7 +229,7 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
     if (module.name() != first.name())
       throw differs(module, "stands where \"" + first.name() + "\" is");
     s.checkHypers(module);
-    // What is trained is all the same to an evaluation.
+    // An evaluation does the same whether a parameter is trained or frozen.
     auto has = [&](const Module &one, const Value &value) {
       return std::ranges::any_of(valuesOf(one), [&](const Value *other) {
         return other->name == value.name && other->desc().shape == value.desc().shape &&

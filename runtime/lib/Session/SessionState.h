@@ -178,7 +178,7 @@ struct Session::State {
   bool isUpdating = false;
   std::vector<Tensor> squares;
 
-  /// By micro-batch of a step the modules that run it, as `sizes` says it.
+  /// The modules that run each micro-batch of a step, as `sizes` says it.
   using StepSizes = std::vector<const Sizes *>;
   StepSizes stepSizes(std::span<const TensorMap> batches) const;
   StepToPlan stepToPlan(const StepSizes &step, std::span<const TensorMap> batches = {}) const;
@@ -204,7 +204,7 @@ struct Session::State {
   /// The step under way if its batches were given at once; empty if that is not known.
   StepSizes announced;
   int64_t plannedSlots = 0;
-  /// What was found out about a step.
+  /// A KnownStep is what was found out about one kind of step.
   struct KnownStep {
     StepSizes step;
     /// The bytes that are certified to be enough.

@@ -51,7 +51,7 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   for (size_t m = 0; m < modules.size(); ++m)
     plans.push_back(planOptimizer(modules[m], m, table));
   bool isPlanned = !s.services || s.services->wantsPlan();
-  // What is away lives where its home is, which a value that comes by block has, and another has not.
+  // A value that comes by block lives in a home on the host between its uses; another one lives on the device.
   StreamedParameters next(nullptr, s.residency, isPlanned, modules, plans, table, values);
   auto isAway = [&](const Tensor &tensor) { return tensor.desc().layout.space != Space::DeviceDram; };
   auto moved = [](const Tensor &from, Tensor to) {

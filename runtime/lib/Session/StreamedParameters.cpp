@@ -77,16 +77,21 @@ WeightStreamer::Sources StreamedParameters::sourcesOf(size_t module) const {
 void StreamedParameters::addSizes(const std::vector<Module> &modules, const std::vector<Module> &like) {
   if (!streamer_)
     return; // whether a tensor comes by block is asked of each program when it runs
+  auto forEach = [&](auto &&call) {
+    for (size_t m = 0; m < modules.size(); ++m) {
+      for (const char *name : {"forward", "backward"})
+        if (const Program *program = modules[m].find(name), *first = like[m].find(name); program && first)
+          call(m, *program, *first);
+      call(m, evaluated(modules[m]), evaluated(like[m]));
+    }
+  };
+  forEach([&](size_t m, const Program &program, const Program &first) {
+    streamer_->requireAlike(modules[m].name(), program, first);
+  });
   release();
-  for (size_t m = 0; m < modules.size(); ++m) {
-    auto add = [&](const Program &program, const Program &first) {
-      streamer_->addAlike(modules[m].name(), program, first, sourcesOf(m));
-    };
-    for (const char *name : {"forward", "backward"})
-      if (const Program *program = modules[m].find(name), *first = like[m].find(name); program && first)
-        add(*program, *first);
-    add(evaluated(modules[m]), evaluated(like[m]));
-  }
+  forEach([&](size_t m, const Program &program, const Program &) {
+    streamer_->addAlike(modules[m].name(), program, sourcesOf(m));
+  });
 }
 
 void StreamedParameters::findResidents(const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {

@@ -41,8 +41,8 @@ public:
 
   /// Returns true if parameters come by a plan.
   bool arePlanned() const { return arePlanned_; }
-  /// Notes the programs of the same modules for batches of other extents. Called between two steps. Throws Unsupported
-  /// where the ring cannot serve them.
+  /// Notes the programs of the same modules for batches of other extents. Called between two steps. Throws Unsupported,
+  /// with nothing noted, where the ring cannot serve them.
   void addSizes(const std::vector<Module> &modules, const std::vector<Module> &like);
   /// Makes states and gradients come by block from now on. Called between two steps.
   void bringStates(Residency &residency, const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans) {

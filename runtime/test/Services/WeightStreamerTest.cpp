@@ -65,6 +65,21 @@ TEST_P(WeightStreamerTest, TrainsWhatDoesNotFitToTheSameBits) {
   }
 }
 
+// A program may stand for another one whose blocks use the same parameters, whatever its batches are.
+TEST_P(WeightStreamerTest, ProgramsForOtherExtentsHaveTheSameBlocks) {
+  WeightStreamer streamer(Device::open(GetParam()), quiet(""));
+  Binary first = ChainWriter({.layers = 5}).binary(), longer = ChainWriter({.layers = 5, .rows = 7}).binary(),
+         shorter = ChainWriter({.layers = 4}).binary();
+  for (const char *name : {"forward", "backward"}) {
+    EXPECT_NO_THROW(streamer.requireAlike("m", longer.program(name), first.program(name)));
+    auto [code, said] = errorOf([&] { streamer.requireAlike("m", shorter.program(name), first.program(name)); });
+    EXPECT_EQ(code, ErrorCode::Unsupported);
+    EXPECT_NE(said.find("of module \"m\" for batches of other extents touches parameters in other blocks"),
+              std::string::npos)
+        << said;
+  }
+}
+
 // The example of docs/specs/weight-stagehand.md: N 5, window 2, capacity 3.
 TEST_P(WeightStreamerTest, SevenLoads) {
   DeviceRef device = Device::open(GetParam());

@@ -86,12 +86,14 @@ static std::vector<std::string> usesByBlock(const Program &program) {
   return found;
 }
 
-void WeightStreamer::addAlike(const std::string &module, const Program &program, const Program &like,
-                              const Sources &sources) {
+void WeightStreamer::requireAlike(const std::string &module, const Program &program, const Program &like) const {
   if (usesByBlock(program) != usesByBlock(like))
     throw Error(ErrorCode::Unsupported, "program \"" + program.name() + "\" of module \"" + module +
                                             "\" for batches of other extents touches parameters in other blocks than "
                                             "the first one, whose blocks Weight Stagehand streams; pad such batches");
+}
+
+void WeightStreamer::addAlike(const std::string &module, const Program &program, const Sources &sources) {
   Impl::Order unused;
   impl_->add(unused, module, program, sources);
 }

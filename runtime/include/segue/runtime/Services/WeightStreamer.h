@@ -119,10 +119,11 @@ public:
   void add(StepPhase phase, const std::string &module, const Program &program, const Sources &sources);
   /// Adds a program that runs in evaluations, in the same way.
   void addEvaluation(const std::string &module, const Program &program, const Sources &sources);
-  /// Adds a program that runs in the place of `like`, which was added: one of the same parameters for batches of other
-  /// extents. Throws Unsupported, with nothing added, if its blocks are others, or touch other parameters;
-  /// StateTransition after start().
-  void addAlike(const std::string &module, const Program &program, const Program &like, const Sources &sources);
+  /// Throws Unsupported unless `program` can run in the place of `like`, which was added: its blocks use the same
+  /// parameters, though its batches have other extents.
+  void requireAlike(const std::string &module, const Program &program, const Program &like) const;
+  /// Adds such a program. Throws StateTransition after start().
+  void addAlike(const std::string &module, const Program &program, const Sources &sources);
   /// Returns the slab of the options.
   const std::shared_ptr<SlabSource> &slab() const;
   /// Adds another slab that forms come from; start() gives it its buffers.

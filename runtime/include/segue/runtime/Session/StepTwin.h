@@ -53,7 +53,7 @@ struct TwinBatches {
 
   /// The modules for batches of other extents, each as Session::addSizes takes them.
   std::vector<std::vector<SessionModule>> otherSizes;
-  /// By micro-batch the modules that run it: 0 for the session's own, n for otherSizes[n - 1].
+  /// The modules that run each micro-batch: 0 stands for the session's own, n for otherSizes[n - 1].
   std::vector<size_t> sizes;
 };
 
