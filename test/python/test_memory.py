@@ -242,6 +242,16 @@ def test_a_trace_of_the_run(tmp_path):
         gpt_trainer(trace=tmp_path / "absent" / "trace.json")
 
 
+def test_gradients_take_the_memory_of_what_backward_has_freed():
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(256, 256, bias=False), nn.Tanh())))
+    x = torch.randn(256, 256)
+    module = segue.compile(layers, (x,), device="cpu:threads=1")
+    module(x).sum().backward()
+    saved = gradients = 12 * 256 * 256 * 4
+    assert gradients < module._device.peak_bytes < 0.85 * (saved + gradients)
+
+
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/memory-budget.md").read_text()
 
 

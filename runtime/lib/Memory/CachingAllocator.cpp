@@ -9,34 +9,30 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <sys/mman.h>
+#include <iterator>
 
 namespace segue::inline runtime {
 
-static constexpr uint64_t hugePageBytes = 2 << 20;
-static constexpr uint64_t pageBytes = 4096;
 static constexpr uint64_t slackBytes = 64 << 20;
 
-/// Blocks come in steps of an eighth of a power of two, so that sizes that
-/// differ a little share blocks and at most an eighth is wasted.
+/// Blocks of at least this come from MappedRanges.
+static constexpr uint64_t leastMappedBytes = 256 << 10;
+
+/// Small blocks come in steps of an eighth of a power of two, so that sizes that differ a little share blocks and at
+/// most an eighth is wasted; large ones in pages. Returns 0 for what no machine has.
 static uint64_t sizeClass(uint64_t bytes) {
-  uint64_t step = std::max<uint64_t>(std::bit_floor(std::max<uint64_t>(bytes, 1)) / 8, CachingAllocator::alignment);
+  bytes = std::max<uint64_t>(bytes, 1);
+  uint64_t step = bytes >= leastMappedBytes
+                      ? MappedRanges::pageBytes
+                      : std::max<uint64_t>(std::bit_floor(bytes) / 8, CachingAllocator::alignment);
   if (bytes > UINT64_MAX - step)
     return 0;
-  return (std::max<uint64_t>(bytes, 1) + step - 1) / step * step;
-}
-
-static uint64_t systemAlignment(uint64_t bytes) {
-  return bytes >= hugePageBytes ? hugePageBytes : CachingAllocator::alignment;
+  return (bytes + step - 1) / step * step;
 }
 
 static void *takeFromSystem(uint64_t bytes, uint64_t alignment) {
   void *data = nullptr;
-  if (posix_memalign(&data, std::max(alignment, systemAlignment(bytes)), bytes) != 0)
-    return nullptr;
-  if (bytes >= hugePageBytes) // advice alone: it may be refused
-    (void)madvise(data, bytes / hugePageBytes * hugePageBytes, MADV_HUGEPAGE);
-  return data;
+  return posix_memalign(&data, alignment, bytes) == 0 ? data : nullptr;
 }
 
 /// Returns true if blocks are kept. Under the address sanitizer every block goes back at
@@ -50,44 +46,56 @@ static bool isCacheable(uint64_t alignment) {
 }
 
 CachingAllocator::~CachingAllocator() {
-  for (const Block &block : cached_)
-    std::free(block.data);
+  while (releaseSome())
+    ;
 }
 
-void CachingAllocator::releaseOldest() {
-  Block block = cached_.front();
-  auto &sameSize = bySize_[block.bytes];
-  sameSize.erase(std::ranges::find(sameSize, cached_.begin()));
-  cached_.pop_front();
-  cachedBytes_ -= block.bytes;
-  std::free(block.data);
+/// Gives the largest that is kept, mapped ranges first, back to the system. Returns false if there is nothing.
+bool CachingAllocator::releaseSome() {
+  if (mapped_.release())
+    return true;
+  if (small_.empty())
+    return false;
+  auto largest = std::prev(small_.end());
+  smallBytes_ -= largest->first;
+  std::free(largest->second);
+  small_.erase(largest);
+  return true;
+}
+
+/// Returns a block that is kept, or null.
+void *CachingAllocator::takeKept(uint64_t blockBytes) {
+  if (blockBytes >= leastMappedBytes)
+    return mapped_.take(blockBytes);
+  auto block = small_.find(blockBytes);
+  if (block == small_.end())
+    return nullptr;
+  void *data = block->second;
+  smallBytes_ -= blockBytes;
+  small_.erase(block);
+  return data;
 }
 
 void *CachingAllocator::allocate(uint64_t bytes, uint64_t alignment) {
   if (!isCacheable(alignment))
-    return takeFromSystem(std::max<uint64_t>(bytes, 1), alignment);
+    return takeFromSystem(std::max<uint64_t>(bytes, 1), std::max(alignment, CachingAllocator::alignment));
   uint64_t blockBytes = sizeClass(bytes);
   if (blockBytes == 0)
     return nullptr;
   std::lock_guard lock(mutex_);
-  auto found = bySize_.find(blockBytes);
-  void *data = nullptr;
-  if (found != bySize_.end() && !found->second.empty()) {
-    Blocks::iterator block = found->second.back();
-    found->second.pop_back();
-    data = block->data;
-    cachedBytes_ -= blockBytes;
-    cached_.erase(block);
-  } else {
+  void *data = takeKept(blockBytes);
+  if (!data) {
+    auto takeNew = [&] {
+      return blockBytes >= leastMappedBytes ? mapped_.map(blockBytes)
+                                            : takeFromSystem(blockBytes, CachingAllocator::alignment);
+    };
     uint64_t peak = std::max(peakLiveBytes_, liveBytes_ + blockBytes);
     uint64_t limit = peak + peak / 4 + slackBytes;
-    while (!cached_.empty() && liveBytes_ + cachedBytes_ + blockBytes > limit)
-      releaseOldest();
-    data = takeFromSystem(blockBytes, alignment);
-    while (!data && !cached_.empty()) {
-      releaseOldest();
-      data = takeFromSystem(blockBytes, alignment);
-    }
+    while (liveBytes_ + keptBytes() + blockBytes > limit && releaseSome())
+      ;
+    data = takeNew();
+    while (!data && releaseSome())
+      data = takeNew();
     if (!data)
       return nullptr;
   }
@@ -104,17 +112,12 @@ void CachingAllocator::free(void *data, uint64_t bytes, uint64_t alignment) noex
   uint64_t blockBytes = sizeClass(bytes);
   std::lock_guard lock(mutex_);
   liveBytes_ -= blockBytes;
+  if (blockBytes >= leastMappedBytes)
+    return mapped_.give(data, blockBytes);
   try {
-    cached_.push_back({data, blockBytes});
+    small_.emplace(blockBytes, data);
+    smallBytes_ += blockBytes;
   } catch (...) { // no memory for the note: give the block back
-    std::free(data);
-    return;
-  }
-  try {
-    bySize_[blockBytes].push_back(std::prev(cached_.end()));
-    cachedBytes_ += blockBytes;
-  } catch (...) {
-    cached_.pop_back();
     std::free(data);
   }
 }
@@ -126,7 +129,7 @@ uint64_t CachingAllocator::liveBytes() const {
 
 uint64_t CachingAllocator::cachedBytes() const {
   std::lock_guard lock(mutex_);
-  return cachedBytes_;
+  return keptBytes();
 }
 
 } // namespace segue::inline runtime

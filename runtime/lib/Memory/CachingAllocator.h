@@ -7,20 +7,19 @@
 //
 // Every step allocates and frees the same blocks. The system would hand out
 // fresh pages each time, and clearing them costs more than most kernels; so
-// freed blocks are kept by size and handed out again. What is kept never
-// raises the footprint by more than a quarter (and 64 MiB) over the peak of
-// live bytes. Any thread may call.
+// freed blocks are kept and handed out again: small ones by size, large ones as ranges
+// of which blocks of any size are made. What is kept never raises the footprint by more
+// than a quarter (and 64 MiB) over the peak of live bytes. Any thread may call.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_MEMORY_CACHINGALLOCATOR_H
 #define SEGUE_LIB_MEMORY_CACHINGALLOCATOR_H
 
+#include "MappedRanges.h"
 #include <cstdint>
-#include <list>
+#include <map>
 #include <mutex>
-#include <unordered_map>
-#include <vector>
 
 namespace segue::inline runtime {
 
@@ -43,19 +42,16 @@ public:
   uint64_t cachedBytes() const;
 
 private:
-  struct Block {
-    void *data;
-    uint64_t bytes;
-  };
-  using Blocks = std::list<Block>;
-
-  void releaseOldest();
+  bool releaseSome();
+  void *takeKept(uint64_t blockBytes);
+  uint64_t keptBytes() const { return smallBytes_ + mapped_.freeBytes(); }
 
   mutable std::mutex mutex_;
-  /// The kept blocks, oldest first, and by size.
-  Blocks cached_;
-  std::unordered_map<uint64_t, std::vector<Blocks::iterator>> bySize_;
-  uint64_t liveBytes_ = 0, peakLiveBytes_ = 0, cachedBytes_ = 0;
+  /// The large blocks.
+  MappedRanges mapped_;
+  /// The small blocks that are kept, by size.
+  std::multimap<uint64_t, void *> small_;
+  uint64_t liveBytes_ = 0, peakLiveBytes_ = 0, smallBytes_ = 0;
 };
 
 } // namespace segue::inline runtime

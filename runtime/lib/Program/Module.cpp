@@ -250,7 +250,11 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     // Gradients that were summed over several readers arrive in f32.
     inputs[i] = toLayout(device_, it->second, wanted.desc());
   }
-  std::vector<Tensor> results = submit(device_, *program, std::move(inputs), events);
+  // With a sink, memory for a gradient is taken when a command writes it, as much of what forward saved is free by
+  // then, and not when the program begins. If there is not enough, it has begun: no harm where it updates nothing.
+  EventSink nobody;
+  EventSink *sink = events || updatesInBackward() ? events : &nobody;
+  std::vector<Tensor> results = submit(device_, *program, std::move(inputs), sink);
   TensorMap gradients;
   if (others)
     others->assign(results.size(), Tensor());

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Memory/CachingAllocator.h"
+#include <array>
 #include <gtest/gtest.h>
 #include <random>
 
@@ -26,9 +27,65 @@ TEST(CachingAllocator, GivesTheSameBlockAgain) {
   memory.free(first, 10001, 64);
 }
 
+// As a step frees activations and then makes gradients, which are larger.
+TEST(MappedRanges, MakesALargeBlockOfFreeNeighbours) {
+  constexpr uint64_t mib = 1 << 20;
+  MappedRanges ranges;
+  void *all = ranges.map(64 * mib);
+  ASSERT_NE(all, nullptr);
+  ranges.give(all, 64 * mib);
+  std::array<void *, 21> blocks;
+  for (void *&block : blocks)
+    block = ranges.take(3 * mib);
+  EXPECT_EQ(ranges.freeBytes(), mib);
+  EXPECT_EQ(ranges.take(2 * mib), nullptr);
+  for (int parity : {0, 1}) // first without neighbours, then between two
+    for (size_t i = parity; i < blocks.size(); i += 2)
+      ranges.give(blocks[i], 3 * mib);
+  EXPECT_EQ(ranges.take(64 * mib), all);
+  EXPECT_EQ(ranges.freeBytes(), 0u);
+  ranges.give(all, 64 * mib);
+  EXPECT_TRUE(ranges.release());
+  EXPECT_FALSE(ranges.release());
+  EXPECT_EQ(ranges.freeBytes(), 0u);
+}
+
+TEST(MappedRanges, GivesBlocksThatDoNotOverlap) {
+  MappedRanges ranges;
+  std::mt19937 random(2);
+  struct Block {
+    uint8_t *data;
+    uint64_t bytes;
+    uint8_t mark;
+  };
+  std::vector<Block> live;
+  for (int i = 0; i < 1000; ++i) {
+    if (live.size() < 24 && random() % 2) {
+      uint64_t bytes = (1 + random() % 600) * MappedRanges::pageBytes;
+      void *data = ranges.take(bytes);
+      if (!data)
+        data = ranges.map(bytes);
+      ASSERT_NE(data, nullptr);
+      live.push_back({static_cast<uint8_t *>(data), bytes, uint8_t(random())});
+      live.back().data[0] = live.back().data[bytes - 1] = live.back().mark;
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      ASSERT_EQ(live.back().data[0], live.back().mark);
+      ASSERT_EQ(live.back().data[live.back().bytes - 1], live.back().mark);
+      ranges.give(live.back().data, live.back().bytes);
+      live.pop_back();
+    }
+    if (random() % 50 == 0)
+      ranges.release();
+  }
+  for (const Block &block : live)
+    ranges.give(block.data, block.bytes);
+}
+
 TEST(CachingAllocator, RefusesTheImpossible) {
   CachingAllocator memory;
   EXPECT_EQ(memory.allocate(UINT64_MAX, 64), nullptr);
+  EXPECT_EQ(memory.allocate(UINT64_MAX - (1 << 20), 64), nullptr);
   EXPECT_EQ(memory.allocate(uint64_t(1) << 60, 64), nullptr);
   EXPECT_EQ(memory.liveBytes(), 0u);
 }
