@@ -118,8 +118,8 @@ TEST(LowRank, MeetsDegenerateMatrices) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-constexpr const char *allDevices[] = {"cpu:threads=2", "sim:dram=64MiB,link=16GB/s,latency=10us",
-                                      "sim:dram=64MiB,adversarial=3"};
+constexpr const char *servingDevices[] = {"cpu:threads=2", "sim:dram=64MiB,link=16GB/s,latency=10us",
+                                          "sim:dram=64MiB,adversarial=3"};
 
 class LowBitSlabTest : public SlabFixture {
 protected:
@@ -234,7 +234,7 @@ TEST_F(LowBitSlabTest, ServesTheSameBitsEverywhere) {
   for (auto [rotated, rank] : {std::pair(true, 0), {false, 8}, {true, 8}}) {
     build(rotated, rank);
     auto slab = open(SlabVerify::Full);
-    for (const char *spec : allDevices)
+    for (const char *spec : servingDevices)
       for (ElementType element : {ElementType::f32, ElementType::bf16}) {
         DeviceRef device = Device::open(spec);
         SlabServer server(device, slab);
@@ -272,7 +272,7 @@ TEST_F(LowBitSlabTest, MultipliesFused) {
     build(rotated, rank);
     auto slab = open(SlabVerify::Full);
     std::vector<float> w = dequantized(*slab, "a.fc.weight");
-    for (const char *spec : allDevices) {
+    for (const char *spec : servingDevices) {
       DeviceRef device = Device::open(spec);
       SlabServer server(device, slab);
       FusedWeight weight = server.serveFused("a.fc.weight");
