@@ -86,7 +86,7 @@ function(segue_precompiled)
 endfunction()
 
 # segue_unity(target [ALONE sources...] [APART sources...])
-# With SEGUE_UNITY, compiles the sources of a target twenty-four at a time: headers,
+# With SEGUE_UNITY, compiles the sources of a target forty at a time: headers,
 # and what templates make of them, are compiled once for all of them, and a fresh
 # build takes less than half the time. Sources that share a name with a neighbour
 # are compiled APART, together, or ALONE where they share names with each other.
@@ -106,7 +106,7 @@ function(segue_unity target)
   list(REMOVE_ITEM sources ${ARG_ALONE} ${ARG_APART})
   set(place 0)
   foreach(source IN LISTS sources)
-    math(EXPR batch "${place} / 24")
+    math(EXPR batch "${place} / 40")
     math(EXPR place "${place} + 1")
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "together${batch}")
   endforeach()

@@ -61,7 +61,7 @@ static void runAttention(benchmark::State &state, int threads, bool backward) {
       benchmark::Counter((backward ? 10 : 4) * dim * scores * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-static const bool registered = [] {
+static const bool attentionRegistered = [] {
   for (bool backward : {false, true})
     for (int threads : {1, 2}) {
       std::string title = std::string(backward ? "attention_grad" : "attention") +

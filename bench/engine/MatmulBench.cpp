@@ -46,7 +46,7 @@ static void runMatmul(benchmark::State &state, MatmulShape shape, ElementType ty
   state.SetLabel(plan->describe());
 }
 
-static const bool registered = [] {
+static const bool matmulRegistered = [] {
   for (ElementType type : {ElementType::f32, ElementType::bf16})
     for (int threads : {1, 2})
       for (const MatmulShape &shape : kMatmulShapes) {

@@ -59,7 +59,7 @@ static void runSgemm(benchmark::State &state, MatmulShape shape, int threads) {
   setRate(state, shape);
 }
 
-static const bool registered = [] {
+static const bool oneDnnRegistered = [] {
   for (int threads : {1, 2})
     for (const MatmulShape &shape : kMatmulShapes) {
       if (shape.batch != 1)

@@ -62,7 +62,7 @@ static void runDense(benchmark::State &state, int64_t rows, bool transposed, Sto
   state.SetLabel(plan->describe());
 }
 
-static const bool registered = [] {
+static const bool quantizedRegistered = [] {
   for (int64_t rows : {1, 16, 512})
     for (bool transposed : {false, true})
       for (StorageType storage : {StorageType::Element, StorageType::Int8Row, StorageType::Int4Group64})

@@ -11,12 +11,6 @@
 
 using namespace probe;
 
-static size_t freeBytes() {
-  size_t free = 0, total = 0;
-  MUST(cu.memInfo(&free, &total));
-  return free;
-}
-
 void probe::probeContext(const std::string &cubin) {
   CUdevice device;
   MUST(cu.deviceGet(&device, 0));

@@ -10,12 +10,6 @@
 
 using namespace probe;
 
-static size_t freeBytes() {
-  size_t free = 0, total = 0;
-  MUST(cu.memInfo(&free, &total));
-  return free;
-}
-
 static std::string inMiB(size_t bytes) { return std::to_string(bytes / mib) + " MiB"; }
 
 /// Seconds of `run`'s work by events, the median of five after one.

@@ -81,6 +81,12 @@ double probe::between(CUevent from, CUevent to) {
   return ms * 1e-3;
 }
 
+size_t probe::freeBytes() {
+  size_t free = 0, total = 0;
+  MUST(cu.memInfo(&free, &total));
+  return free;
+}
+
 Buffer::Buffer(size_t bytes) : bytes(bytes) {
   MUST(cu.memAlloc(&address, bytes));
   MUST(cu.fill(address, 0x3f9d70a4, bytes / 4, nullptr));

@@ -57,6 +57,9 @@ struct Event {
 /// Seconds between two events; both have passed.
 double between(CUevent from, CUevent to);
 
+/// Bytes of the device's memory that nobody holds, as the driver counts them.
+size_t freeBytes();
+
 /// Device memory by cuMemAlloc, filled with numbers that are not zero.
 struct Buffer {
   explicit Buffer(size_t bytes);

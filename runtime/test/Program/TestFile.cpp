@@ -25,9 +25,9 @@ Bytes testKernels() {
 }
 
 TestFile::TestFile() {
-  root.version_major = Binary::versionMajor;
-  root.version_minor = Binary::versionMinor;
-  root.layout_vocabulary = Binary::layoutVocabulary;
+  root.version_major = segue::Binary::versionMajor;
+  root.version_minor = segue::Binary::versionMinor;
+  root.layout_vocabulary = segue::Binary::layoutVocabulary;
   root.producer = "TestFile";
 }
 
