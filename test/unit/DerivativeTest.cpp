@@ -334,8 +334,8 @@ TEST(DerivativeAtKink, NothingGoesThroughDetach) {
 /// Ops without a derivative, and why. An op that is in no list fails the test.
 static const std::map<std::string, std::string> kNotDifferentiable = {
     {"segue.attention_grad", "second derivatives are not offered"},
-    {"segue.and", "takes truth values"},
-    {"segue.or", "takes truth values"},
+    {"segue.and", "takes bits"},
+    {"segue.or", "takes bits"},
     {"segue.not", "takes truth values"},
     {"segue.compare", "gives truth values"},
     {"segue.constant", "has no operand"},

@@ -56,9 +56,10 @@ TEST(Kernel, UnaryOpsOfPositiveNumbers) {
 }
 
 TEST(Kernel, BinaryOps) {
-  for (std::string op : {"add", "sub", "mul", "div", "max", "min"})
+  for (std::string op : {"add", "sub", "mul", "div", "max", "min", "and", "or"})
     for (std::string type : {"tensor<f32>", "tensor<130xf32>", "tensor<3x11xbf16>", "tensor<9x4xi32>", "tensor<7xi64>"}) {
-      if (op == "div" && type.find("i") != std::string::npos)
+      bool isInteger = type.find("xi") != std::string::npos, takesFloats = op != "and" && op != "or";
+      if (isInteger ? op == "div" : !takesFloats)
         continue;
       expectParity(fill("func.func @f(%x: $1, %z: $1) -> $1 {\n %y = segue.$0 %x, %z : $1\n return %y : $1\n}", op, type),
                    type.find("bf16") == std::string::npos ? Tolerance{} : Tolerance{1e-2, 1e-2});
@@ -466,7 +467,7 @@ TEST(Kernel, GatherAndScatter) {
     EXPECT_EQ(gather.status(), 2);
   }
   for (std::string trailing : {"", "x12", "x130", "x3x5"})
-    for (std::string element : {"f32", "bf16"}) {
+    for (std::string element : {"f32", "bf16", "i64", "i8"}) {
       Kernels scatter(fill(R"(func.func @f(%u: tensor<3x7$0x$1>, %i: tensor<3x7xi32>) -> tensor<5$0x$1> {
         %y = segue.scatter_add %u[%i] : tensor<3x7$0x$1>, tensor<3x7xi32> -> tensor<5$0x$1>
         return %y : tensor<5$0x$1>

@@ -76,6 +76,33 @@ func.func @logic(%a: tensor<4xi1>) -> (tensor<4xi1>, tensor<4xi1>, tensor<4xi1>,
   return %0, %1, %2, %3, %5 : tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>, tensor<4xi1>
 }
 
+// Bits of integers: all of them set are those of -1, and not of 1.
+// CHECK-LABEL: func.func @bits
+// CHECK-SAME: (%[[A:.*]]: tensor<4xi64>)
+// CHECK-DAG: %[[NONE:.*]] = segue.constant dense<0> : tensor<4xi64>
+// CHECK-DAG: %[[ONE:.*]] = segue.constant dense<1> : tensor<4xi64>
+// CHECK-DAG: %[[ALL:.*]] = segue.constant dense<-1> : tensor<4xi64>
+// CHECK-DAG: %[[SOME:.*]] = segue.constant dense<[4, -8, 0, 6]> : tensor<4xi64>
+// CHECK-DAG: %[[LOW:.*]] = segue.and %[[A]], %[[ONE]]
+// CHECK-DAG: %[[ODD:.*]] = segue.or %[[A]], %[[ONE]]
+// CHECK: return %[[A]], %[[LOW]], %[[NONE]], %[[ALL]], %[[ODD]], %[[A]], %[[SOME]]
+func.func @bits(%a: tensor<4xi64>) -> (tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>,
+                                       tensor<4xi64>) {
+  %all = segue.constant dense<-1> : tensor<4xi64>
+  %one = segue.constant dense<1> : tensor<4xi64>
+  %none = segue.constant dense<0> : tensor<4xi64>
+  %0 = segue.and %a, %all : tensor<4xi64>
+  %1 = segue.and %a, %one : tensor<4xi64>
+  %2 = segue.and %a, %none : tensor<4xi64>
+  %3 = segue.or %a, %all : tensor<4xi64>
+  %4 = segue.or %a, %one : tensor<4xi64>
+  %5 = segue.or %a, %none : tensor<4xi64>
+  %6 = segue.constant dense<[5, -7, 1, 7]> : tensor<4xi64>
+  %7 = segue.constant dense<[4, -8, 2, 14]> : tensor<4xi64>
+  %8 = segue.and %6, %7 : tensor<4xi64>
+  return %0, %1, %2, %3, %4, %5, %8 : tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>, tensor<4xi64>
+}
+
 // CHECK-LABEL: func.func @constants
 // CHECK-DAG: dense<[4.000000e+00, 1.000000e+00]>
 // CHECK-DAG: dense<-1.280000e+02> : tensor<100x100xbf16>

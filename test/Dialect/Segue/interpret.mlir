@@ -123,6 +123,22 @@ func.func @integers() {
   return
 }
 
+func.func @bits() {
+  %a = segue.constant dense<[5, -7, -128]> : tensor<3xi8>
+  %b = segue.constant dense<[3, 12, 127]> : tensor<3xi8>
+  %0 = segue.and %a, %b : tensor<3xi8>
+  %e0 = segue.constant dense<[1, 8, 0]> : tensor<3xi8>
+  check.expect_eq %0, %e0 : tensor<3xi8>
+  %1 = segue.or %a, %b : tensor<3xi8>
+  %e1 = segue.constant dense<[7, -3, -1]> : tensor<3xi8>
+  check.expect_eq %1, %e1 : tensor<3xi8>
+  %i = segue.constant dense<[1, 0, 1]> : tensor<3xi64>
+  %2 = segue.scatter_add %b[%i] : tensor<3xi8>, tensor<3xi64> -> tensor<2xi8>
+  %e2 = segue.constant dense<[12, -126]> : tensor<2xi8>
+  check.expect_eq %2, %e2 : tensor<2xi8>
+  return
+}
+
 func.func @truth() {
   %a = segue.constant dense<[true, true, false, false]> : tensor<4xi1>
   %b = segue.constant dense<[true, false, true, false]> : tensor<4xi1>

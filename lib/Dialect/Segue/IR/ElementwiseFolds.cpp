@@ -102,8 +102,14 @@ OpFoldResult MinOp::fold(FoldAdaptor adaptor) {
                     [](const APInt &a, const APInt &b) { return a.slt(b) ? a : b; });
 }
 
+/// Returns whether `constant` has all bits set everywhere, as a truth value that is true has its one.
+static bool hasAllBits(Attribute constant) {
+  auto number = dyn_cast_or_null<IntegerAttr>(splatElement(constant));
+  return number && number.getValue().isAllOnes();
+}
+
 OpFoldResult AndOp::fold(FoldAdaptor adaptor) {
-  if (getLhs() == getRhs() || isSplatOf(adaptor.getRhs(), 1))
+  if (getLhs() == getRhs() || hasAllBits(adaptor.getRhs()))
     return getLhs();
   if (isSplatOf(adaptor.getRhs(), 0))
     return adaptor.getRhs();
@@ -114,7 +120,7 @@ OpFoldResult AndOp::fold(FoldAdaptor adaptor) {
 OpFoldResult OrOp::fold(FoldAdaptor adaptor) {
   if (getLhs() == getRhs() || isSplatOf(adaptor.getRhs(), 0))
     return getLhs();
-  if (isSplatOf(adaptor.getRhs(), 1))
+  if (hasAllBits(adaptor.getRhs()))
     return adaptor.getRhs();
   return arithmetic({adaptor.getLhs(), adaptor.getRhs()}, getType(), nullptr,
                     [](const APInt &a, const APInt &b) { return a | b; });

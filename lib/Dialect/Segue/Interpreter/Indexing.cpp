@@ -44,12 +44,17 @@ static LogicalResult evaluateScatterAdd(ScatterAddOp op, const Frame &in, Result
   const HostTensor &updates = in[op.getUpdates()], &indices = in[op.getIndices()];
   int64_t width = rowSize(out[0]);
   if (op.getBase())
-    out[0].floats = in[op.getBase()].floats;
+    out[0].floats = in[op.getBase()].floats, out[0].ints = in[op.getBase()].ints;
   for (int64_t i = 0; i < indices.size(); ++i) {
     if (failed(checkRow(op, indices.ints[i], i, out[0].type.getDimSize(0))))
       return failure();
-    for (int64_t j = 0; j < width; ++j)
-      out[0].floats[indices.ints[i] * width + j] += updates.floats[i * width + j];
+    for (int64_t j = 0; j < width; ++j) {
+      int64_t to = indices.ints[i] * width + j, from = i * width + j;
+      if (updates.isFloat())
+        out[0].floats[to] += updates.floats[from];
+      else // modulo 2^64
+        out[0].ints[to] = static_cast<int64_t>(static_cast<uint64_t>(out[0].ints[to]) + updates.ints[from]);
+    }
   }
   return success();
 }

@@ -99,8 +99,12 @@ def Segue_RemOp : Segue_Op<"rem", [Pure, SameOperandsAndResultType]> {
 def Segue_MaxOp : Segue_Binary<"max", Segue_NumberTensor, "takes the larger; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
 def Segue_MinOp : Segue_Binary<"min", Segue_NumberTensor, "takes the smaller; NaN if either is NaN", [Commutative]> { let hasFolder = 1; }
 def Segue_PowOp : Segue_Binary<"pow", Segue_FloatTensor, "takes lhs to the power of rhs"> { let hasFolder = 1; }
-def Segue_AndOp : Segue_Binary<"and", Segue_BoolTensor, "is true where both are", [Commutative], "i1"> { let hasFolder = 1; }
-def Segue_OrOp : Segue_Binary<"or", Segue_BoolTensor, "is true where either is", [Commutative], "i1"> { let hasFolder = 1; }
+def Segue_AndOp : Segue_Binary<"and", Segue_BitsTensor, "is true where both are; of integers, bit by bit", [Commutative], "i1"> {
+  let hasFolder = 1;
+}
+def Segue_OrOp : Segue_Binary<"or", Segue_BitsTensor, "is true where either is; of integers, bit by bit", [Commutative], "i1"> {
+  let hasFolder = 1;
+}
 
 def Segue_DetachOp : Segue_Op<"detach", [Pure, SameOperandsAndResultType]> {
   let summary = "gives its operand, and no gradient to it";
@@ -623,8 +627,8 @@ def Segue_ScatterAddOp : Segue_Op<"scatter_add", [Pure,
 
     Example: `%t = segue.scatter_add %u[%ids] : tensor<2x4x8xf32>, tensor<2x4xi64> -> tensor<16x8xf32>`
   }];
-  let arguments = (ins Segue_FloatTensor:$updates, Segue_IndexTensor:$indices, Optional<Segue_FloatTensor>:$base);
-  let results = (outs Segue_FloatTensor:$result);
+  let arguments = (ins Segue_NumberTensor:$updates, Segue_IndexTensor:$indices, Optional<Segue_NumberTensor>:$base);
+  let results = (outs Segue_NumberTensor:$result);
   let assemblyFormat = [{
     $updates `[` $indices `]` (`into` $base^)? attr-dict `:` type($updates) `,` type($indices) `->` type($result)
   }];

@@ -27,6 +27,7 @@ def Segue_LibraryElement : AnyTypeOf<[F32, BF16, F16], "f32, bf16 or f16">;
 def Segue_IndexElement : AnyTypeOf<[I32, I64], "i32 or i64">;
 def Segue_NumberElement
     : AnyTypeOf<[F64, F32, BF16, F16, I64, I32, I8], "a float or integer">;
+def Segue_BitsElement : AnyTypeOf<[I64, I32, I8, I1], "i64, i32, i8 or i1">;
 def Segue_Element
     : AnyTypeOf<[F64, F32, BF16, F16, I64, I32, I8, I1], "f64, f32, bf16, f16, i64, i32, i8 or i1">;
 
@@ -36,6 +37,7 @@ def Segue_LibraryTensor : StaticShapeTensorOf<[Segue_LibraryElement]>;
 def Segue_NumberTensor : StaticShapeTensorOf<[Segue_NumberElement]>;
 def Segue_IndexTensor : StaticShapeTensorOf<[Segue_IndexElement]>;
 def Segue_BoolTensor : StaticShapeTensorOf<[I1]>;
+def Segue_BitsTensor : StaticShapeTensorOf<[Segue_BitsElement]>;
 def Segue_F32Tensor : StaticShapeTensorOf<[F32]>;
 // Statistics of rows: as they are computed.
 def Segue_StatisticsTensor : StaticShapeTensorOf<[F32, F64]>;
