@@ -13,7 +13,7 @@ An optimizer here is a description: its constants are compiled into the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Callable, ClassVar, Iterable, Mapping, NamedTuple, Sequence, Union
@@ -126,6 +126,19 @@ class Optimizer:
     def _has_codes(self) -> bool:
         """Returns whether there is a state that has a code of 8 bits, as the rule of this kind says."""
         return True
+
+    def with_state_bits(self, bits: int) -> "Optimizer":
+        """The same with states of so many bits, those of groups with an optimizer of their own, too.
+
+        Raises
+        ------
+        InvalidArgumentError
+            `bits` is neither 32 nor 8, or 8 and this optimizer or that of a group keeps no state that has a code of 8 bits.
+        """
+        groups = tuple(group if group.optimizer is None else
+                       Group(*group.patterns, lr=group.lr, weight_decay=group.weight_decay, optimizer=group.optimizer.with_state_bits(bits))
+                       for group in self.groups)
+        return replace(self, state_bits=bits, groups=groups)
 
     def rates(self, step: int) -> list[float]:
         """The learning rates of step `step`, 0 being the first: of the optimizer, then of each group that has one."""

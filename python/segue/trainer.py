@@ -62,6 +62,9 @@ class Trainer(Checkpoints):
     clip_grad_value : float, optional
         Each element of a gradient is brought into [-clip_grad_value, clip_grad_value], after `clip_grad_norm`. Default: that of
         the optimizer.
+    state_bits : int, optional
+        With 8, moments take a byte per element in place of four, as with ``state_bits=8`` of an optimizer of ours; an optimizer of PyTorch's
+        gets it here. It is for all parameters, those of groups with an optimizer of their own, too. Default: that of each optimizer.
     grad_accumulation : int
         Micro-batches per step: a batch has that many times the rows that the modules were compiled for. A last partial batch whose
         rows this does not divide goes into the fewest equal ones that have no more.
@@ -121,7 +124,8 @@ class Trainer(Checkpoints):
     """
 
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer | torch.optim.Optimizer,
-                 clip_grad_norm: float | None = None, clip_grad_value: float | None = None, grad_accumulation: int = 1, seed: int = 0,
+                 clip_grad_norm: float | None = None, clip_grad_value: float | None = None, state_bits: int | None = None,
+                 grad_accumulation: int = 1, seed: int = 0,
                  precision: str | None = None, loss_scale: LossScale | None = None, device: str | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
@@ -140,6 +144,8 @@ class Trainer(Checkpoints):
         optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
         if clip_grad_value is not None:
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
+        if state_bits is not None:
+            optimizer = optimizer.with_state_bits(state_bits)
         if optimizer.in_backward and (clip_grad_norm or grad_accumulation > 1):
             what = "clip_grad_norm needs the norm of all gradients" if clip_grad_norm else "grad_accumulation adds up gradients of several batches"
             raise InvalidArgumentError(f"{what} before the first update, and the optimizer has in_backward=True, which updates a "

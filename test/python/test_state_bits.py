@@ -187,12 +187,52 @@ def test_a_checkpoint_has_codes(tmp_path):
     second.resume(tmp_path / "run.safetensors")
     assert run(second, 2, begin=2) == losses[2:] and same(states_of(second, tmp_path), expected)
     _, other = mixed(replace(ADAMW, state_bits=32))
-    with pytest.raises(segue.Error, match="lacks optimizer state|optimizer state \"m.*i8.*given, f32"):
+    of_codes = (r'optimizer state "m\.head\.weight" is i8\[32,256\] in the checkpoint, which was written with state_bits=8, and f32\[128,64\] here, '
+                r'with state_bits=32. Give the optimizer state_bits=8, or load')
+    of_floats = (r'optimizer state "m\.head\.weight" is f32\[128,64\] in the checkpoint, which was written with state_bits=32, and i8\[32,256\] here, '
+                 r'with state_bits=8. Give the optimizer state_bits=32, or load')
+    with pytest.raises(segue.LayoutMismatchError, match=of_codes):
         other.resume(tmp_path / "run.safetensors")
+    with pytest.raises(segue.LayoutMismatchError, match=of_codes):
+        other.load_state_dict(second.state_dict())
     other.save(tmp_path / "other.safetensors")
-    with pytest.raises(segue.Error, match="optimizer state \"m.*f32.*given, i8"):
+    with pytest.raises(segue.LayoutMismatchError, match=of_floats):
         second.resume(tmp_path / "other.safetensors")
     assert same(states_of(second, tmp_path), expected)
+
+
+def in_torch(make, **options):
+    torch.manual_seed(2)
+    model, first = Mixed(), batches(1)[0]
+    return segue.Trainer([segue.compile(model, tuple(first.values()))], optimizer=make(model), **options)
+
+
+def test_an_optimizer_of_pytorch_keeps_the_same_codes(tmp_path):
+    _, losses, expected = free()
+    trainer = in_torch(lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1), state_bits=8)
+    assert run(trainer, 4) == losses and same(states_of(trainer, tmp_path), expected)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has it since 2.9")
+def test_several_optimizers_of_pytorch_have_codes(tmp_path):
+    def make(model):
+        matrices = [layer.weight for layer in model.layers]
+        taken = {id(p) for p in matrices}
+        return torch.optim.Muon(matrices, lr=1e-2), torch.optim.AdamW([p for p in model.parameters() if id(p) not in taken], lr=1e-2)
+
+    states = in_torch(make, state_bits=8).state_dict()["state"]
+    assert {name: states[name].dtype for name in ("u.layers.0.weight", "m.table.weight", "v.head.weight", "v.layers.0.bias")} == {
+        "u.layers.0.weight": torch.int8, "m.table.weight": torch.int8, "v.head.weight": torch.int8, "v.layers.0.bias": torch.float32}
+
+
+def test_a_trainer_has_the_last_word_on_its_optimizer():
+    """A schedule, a rate and patterns of groups stay; so does f32, where that is asked for."""
+    rate = segue.warmup_cosine(1e-2, steps=10)
+    given = segue.Muon(lr=rate, groups=[segue.Group("table.*", lr=1e-3, optimizer=segue.AdamW(lr=1e-2, eps=1e-6)), segue.Group("head.*", weight_decay=0.5)])
+    coded = given.with_state_bits(8)
+    assert coded == replace(given, state_bits=8, groups=[
+        segue.Group("table.*", lr=1e-3, optimizer=segue.AdamW(lr=1e-2, eps=1e-6, state_bits=8)), given.groups[1]])
+    assert coded.with_state_bits(32) == given
 
 
 def test_frozen_parameters_keep_their_codes(tmp_path):
@@ -278,6 +318,22 @@ def test_a_mean_that_moves_slowly_is_followed(tmp_path):
 def test_what_has_no_codes_says_so(made, said):
     with pytest.raises(segue.InvalidArgumentError, match=said):
         made()
+
+
+@functools.cache
+def captured():
+    return segue.compile(Mixed(), tuple(batches(1)[0].values()))
+
+
+@pytest.mark.parametrize("make, bits, said", [
+    (lambda model: torch.optim.SGD(model.parameters(), lr=0.1), 8, "SGD, as it is set, keeps no state that has a code of 8 bits"),
+    (lambda model: torch.optim.Adagrad(model.parameters()), 8, "Adagrad, as it is set, keeps no state"),
+    (lambda model: segue.AdamW(groups=[segue.Group("head.*", optimizer=segue.SGD(lr=0.1))]), 8, "SGD, as it is set, keeps no state"),
+    (lambda model: torch.optim.AdamW(model.parameters()), 4, "state_bits is 4; it must be 32 or 8"),
+])
+def test_a_trainer_refuses_codes_where_there_are_none(make, bits, said):
+    with pytest.raises(segue.InvalidArgumentError, match=said):
+        segue.Trainer([captured()], optimizer=make(captured()), state_bits=bits)
 
 
 def test_a_file_says_how_its_states_are_kept(tmp_path):

@@ -40,6 +40,18 @@ static std::string misfit(std::string_view what) {
   return "; it belongs to other modules or another optimizer. Its parameters alone can be loaded, as weights";
 }
 
+/// Throws where the file keeps an optimizer state in codes and the session does not, or the other way round.
+static void checkStateBits(const std::string &key, const Tensor &state, const TensorDesc &wanted) {
+  if (!state || (state.element() == ElementType::i8) == (wanted.element == ElementType::i8))
+    return;
+  auto bits = [](ElementType element) -> std::string { return element == ElementType::i8 ? "state_bits=8" : "state_bits=32"; };
+  auto text = [](const TensorDesc &desc) { return TensorDesc(desc.shape, desc.element).str(); }; // wherever it lies
+  throw Error(ErrorCode::LayoutMismatch,
+              "optimizer state \"" + key + "\" is " + text(state.desc()) + " in the checkpoint, which was written with " +
+                  bits(state.element()) + ", and " + text(wanted) + " here, with " + bits(wanted.element) +
+                  ". Give the optimizer " + bits(state.element()) + ", or load the checkpoint's parameters alone, as weights");
+}
+
 /// The tensor called `key`, of the shape of `wanted`; names what is missing.
 static const Tensor &requireIn(const TensorMap &tensors, const std::string &key, const TensorDesc &wanted,
                                const std::string &what) {
@@ -60,8 +72,11 @@ void Session::restore(const Checkpoint &checkpoint) {
   std::vector<Tensor> sources;
   for (const ParameterInfo &info : s.table.infos())
     sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
-  for (const auto &[key, tensor] : s.optimizerState)
+  for (const auto &[key, tensor] : s.optimizerState) {
+    if (auto given = checkpoint.state.find(key); given != checkpoint.state.end())
+      checkStateBits(key, given->second, tensor.desc());
     requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
+  }
   auto rejectOthers = [](const TensorMap &given, size_t known, auto &&has, const char *what) {
     if (given.size() != known)
       for (const auto &[key, tensor] : given)
