@@ -132,7 +132,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class IndexOutOfRangeError(Error, IndexError):
-    """A lookup or a cross entropy met an index outside of its table."""
+    """A lookup or a cross entropy met an index outside of its table, or whole numbers were divided by 0."""
 
     code = "INDEX_OUT_OF_RANGE"
 

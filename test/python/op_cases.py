@@ -558,6 +558,40 @@ case("fmod", lambda x, y: (torch.fmod(x, y), torch.fmod(x, -0.3)), uniform(-5, 5
 case("fmod_of_integers", lambda x: (torch.fmod(x, 7), torch.fmod(x, -3)), integers(-50, 50, 9, 8))
 case("remainder_in_bf16", lambda x, y: x % y, lambda g: torch.arange(-40, 40).bfloat16() / 8, lambda g: torch.arange(1, 81).bfloat16() / 4)
 case("remainder", lambda x: (x % 7, x % -3, torch.remainder(x, 1)), integers(-50, 50, 9, 8))
+_WIDTHS = {"i64": torch.int64, "i32": torch.int32, "i8": torch.int8}
+
+
+def _ends(dtype, *, least=True):
+    """The ends of a type of integers and what is beside them, small ones and random ones, each with each."""
+    info, draw = torch.iinfo(dtype), torch.Generator().manual_seed(9)
+    numbers = torch.tensor([info.max, info.max - 1, info.min, info.min + 1, info.max // 3, -(info.max // 2), 0, 1, -1, 2, -3, 7, 10, 31, 63, 64],
+                           dtype=dtype)
+    numbers = torch.cat([numbers, torch.randint(info.min, info.max, (6,), generator=draw, dtype=dtype)])
+    return torch.cartesian_prod(*(numbers if least else numbers[numbers != info.min] for _ in range(2))).T
+
+
+for _name, _dtype in _WIDTHS.items():
+    _x, _y = _ends(_dtype)
+    case(f"bits_{_name}", lambda x, y: (x & y, x | y, x ^ y, ~x, x & 12, x ^ -3, 5 | x), lambda g, x=_x: x, lambda g, y=_y: y)
+    case(f"shifts_{_name}", lambda x, y: (x << y, x >> y, x << 3, x >> 2, 3 << y, torch.bitwise_right_shift(-77, y)), lambda g, x=_x: x, lambda g, y=_y: y)
+    case(f"powers_{_name}", lambda x, y: (x**y, 3**y), lambda g, x=_x: x, lambda g, y=_y: y)
+    _divides = (_y != 0) & ~((_y == -1) & (_x == torch.iinfo(_dtype).min))
+    case(f"quotients_{_name}", lambda x, y: (x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"), 5 % y, torch.fmod(x, -7)),
+         lambda g, x=_x[_divides]: x, lambda g, y=_y[_divides]: y)
+    _x, _y = _ends(_dtype, least=False)
+    case(f"common_divisors_{_name}", lambda x, y: (torch.gcd(x, y), torch.lcm(x, y)), lambda g, x=_x: x, lambda g, y=_y: y)
+case("bits_of_truths", lambda x, y: (torch.bitwise_and(x, y), torch.bitwise_or(x, y), torch.bitwise_xor(x, y), torch.bitwise_not(x), x.int() & y),
+     truths(5, 7), truths(7))
+case("sums_by_index_of_integers", lambda x, i, s: (
+    x.scatter_add(0, i, s), x.int().index_add(0, i[0], s.int()[:, :4].T.reshape(4, -1)[:, :1].expand(4, 4), alpha=3), x.sum().scatter_add(0, i[0, 0] * 0, s[0, 0]),
+    *(x.to(dtype).scatter_reduce(0, i, s.to(dtype), r, include_self=own) for dtype in (torch.int32, torch.int64) for r in _REDUCTIONS for own in (True, False))),
+     integers(-9, 9, 5, 4), integers(0, 5, 6, 4), integers(-9, 9, 6, 4))
+case("from_a_scalar", lambda x, i: (x.gather(0, i), x.gather(0, i[0])), normal(), integers(0, 1, 3))
+case("means_of_integers_over_windows", lambda x: (F.avg_pool1d(x, 3), F.avg_pool1d(x, 4, 3, 1, True, False), F.avg_pool3d(x[None, None], 2, 1, divisor_override=-3)),
+     integers(-50, 50, 2, 3, 9))
+case("maxima_of_integers_over_windows", lambda x: (F.max_pool2d(x, 3, 2, 1), *F.max_pool2d(x.int(), 2, 1, return_indices=True)), integers(-50, -30, 2, 5, 6))
+case("products_of_integers_scaled", lambda x, y: torch.addbmm(torch.tensor(3), x, y, beta=2.6, alpha=3.2), integers(-9, 9, 2, 3, 4), integers(-9, 9, 2, 4, 5))
+case("whole_powers_in_steps", lambda x: x + torch.logspace(0, 9, 10, 3.0, dtype=torch.int64) + torch.logspace(1, 4, 10, 5.0, dtype=torch.int32), integers(0, 9, 10))
 case("histc", lambda x: torch.histc(x.float(), 8, 0, 7), integers(-2, 10, 5, 9))
 case("histc_of_floats", lambda x: torch.histc(x.float() / 10, bins=10, min=-1, max=2), integers(-20, 30, 64))
 

@@ -39,6 +39,17 @@ def test_index_outside_of_the_table_is_an_error():
         compiled(torch.tensor([0, 3]), torch.randn(3, 2))
 
 
+def test_whole_numbers_divided_by_0_are_an_error():
+    """PyTorch raises one, too; a 0 that is known when compiling is refused."""
+    for function in (torch.floor_divide, torch.remainder, torch.fmod):
+        compiled = segue.compile(Apply(function), (torch.tensor([7, 8]), torch.tensor([2, 3])))
+        assert torch.equal(compiled(torch.tensor([7, -8]), torch.tensor([-2, 3])), function(torch.tensor([7, -8]), torch.tensor([-2, 3])))
+        with pytest.raises(segue.IndexOutOfRangeError, match="a 0 by which whole numbers are divided"):
+            compiled(torch.tensor([7, 8]), torch.tensor([2, 0]))
+    with pytest.raises(segue.UnsupportedOpError, match="integers divided by 0"):
+        segue.compile(Apply(lambda x: x % 0), (torch.tensor([7, 8]),))
+
+
 def test_dropout_keeps_the_mean_and_its_gradient_matches_the_mask():
     compiled = segue.compile(torch.nn.Dropout(0.25), (torch.ones(64, 512),))
     x = torch.ones(64, 512, requires_grad=True)

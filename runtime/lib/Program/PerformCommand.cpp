@@ -26,7 +26,8 @@ Error PreparedProgram::launchError(const Op &op, int64_t code) const {
   message += "argument " + std::to_string(code - 1);
   if (slot < inputs_.size())
     message += " (input \"" + info_.inputs[slot].name + "\")";
-  return Error(ErrorCode::IndexOutOfRange, message + " holds an index outside of its table");
+  return Error(ErrorCode::IndexOutOfRange,
+               message + " holds an index outside of its table, or a 0 by which whole numbers are divided");
 }
 
 /// Throws for an operand that the host cannot use. Verification lets no such file pass; this is for what it overlooks.

@@ -66,7 +66,9 @@ def pdist_backward(grad, x, p, distance):
 
 @writes(aten.addbmm.default)
 def addbmm(x, left, right, *, beta=1, alpha=1):
-    total = torch.bmm(left, right).sum(0)
+    total = torch.bmm(left, right).sum(0, dtype=x.dtype)
+    if not x.is_floating_point():
+        beta, alpha = int(beta), int(alpha)
     total = total if alpha == 1 else alpha * total
     return total if beta == 0 else x * beta + total
 

@@ -149,6 +149,18 @@ def log10(x):
     return torch.log(x) * (1 / math.log(10))
 
 
+@writes(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
+def logspace(start, end, steps, base=10.0, *, dtype=None, **given):
+    written = torch._decomp.global_decomposition_table["post_autograd"][aten.logspace.default]
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return written(start, end, steps, base, dtype=dtype, **given)
+    start, end = (x.to(dtype) if isinstance(x, torch.Tensor) else int(x) for x in (start, end))
+    powers = written(start, end, steps, base, dtype=torch.float64, **given)
+    # A whole power, which kernels give but for its last digits, is not cut to the number below it.
+    whole = powers.round()
+    return torch.where((powers - whole).abs() < 1e-12 * whole.abs(), whole, powers).to(dtype)
+
+
 @writes(aten.hypot.default)
 @in_floats
 def hypot(x, y):

@@ -45,7 +45,7 @@ def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
     source = source[tuple(slice(0, n) for n in index.shape)]
     if reduce == "mean":
         return _mean(x, dim, index, source, include_self)
-    if reduce == "sum" and x.is_floating_point():
+    if reduce == "sum" and x.dtype != torch.bool:
         return (x if include_self else _without(x, dim, index)).scatter_add(dim, index, source)
     if x.shape[dim] * index.shape[dim] > _MOST_PAIRS or x.dtype == torch.bool:
         return NotImplemented
@@ -54,7 +54,7 @@ def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
     own = index.movedim(dim, -1).unsqueeze(dim)  # [..., 1, ..., elements]
     here = own == places
     parts = torch.where(here, source.movedim(dim, -1).unsqueeze(dim), _neutral(reduce, x.dtype))
-    found = parts.sum(-1, dtype=x.dtype) if reduce == "sum" else getattr(parts, reduce)(-1)
+    found = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
     start = x[tuple(slice(0, n) if i != dim else slice(None) for i, n in enumerate(index.shape))]
     found = _TOGETHER[reduce](start, found) if include_self else found
     return _put(x, torch.where(here.any(-1), found, start), dim)
@@ -76,11 +76,10 @@ def _without(x, dim, index):
 
 def _mean(x, dim, index, source, include_self):
     total = scatter_reduce(x, dim, index, source, "sum", include_self=include_self)
-    ones = torch.ones_like(source, dtype=torch.float32)
-    count = (torch.ones if include_self else torch.zeros)(x.shape, device=x.device).scatter_add(dim, index, ones).clamp(min=1)
-    if x.is_floating_point():
-        return total / count.to(x.dtype)
-    return NotImplemented  # integers are not divided by integers
+    dtype = torch.float32 if x.is_floating_point() else torch.int64
+    ones = torch.ones_like(source, dtype=dtype)
+    count = (torch.ones if include_self else torch.zeros)(x.shape, dtype=dtype, device=x.device).scatter_add(dim, index, ones).clamp(min=1)
+    return total / count.to(x.dtype) if x.is_floating_point() else torch.div(total, count.to(x.dtype), rounding_mode="floor")
 
 
 @writes(aten.scatter.reduce)

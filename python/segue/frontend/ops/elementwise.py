@@ -233,9 +233,25 @@ def _whole_power(b, x, exponent: int):
 
 @lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def pow_tensor(b, x, exponent):
-    if not b.dtype.is_floating_point:
-        raise Unsupported("an integer result")
-    return b.binary("pow", b.value(x, dtype=b.dtype), b.value(exponent, dtype=b.dtype))
+    x, exponent = b.value(x, dtype=b.dtype), b.value(exponent, dtype=b.dtype)
+    return b.binary("pow", x, exponent) if x.is_float else _whole_powers(b, x, exponent)
+
+
+def _whole_powers(b, x, exponent):
+    """By squaring, bit by bit of the exponents; below 0, where PyTorch rounds the power to 0, but for those of 1 and -1."""
+    zero, one, minus = (b.constant(number, (), x.dtype) for number in (0, 1, -1))
+    bits = torch.iinfo(x.dtype).bits - 1
+
+    def bit(k):
+        return b.compare("ne", b.binary("and", exponent, b.constant(1 << k, (), x.dtype)), zero)
+
+    result, square = b.select(bit(0), x, one), x
+    for k in range(1, bits):
+        square = b.binary("mul", square, square)
+        result = b.select(bit(k), b.binary("mul", result, square), result)
+    of_minus = b.select(b.compare("eq", x, minus), b.select(bit(0), minus, one), zero)
+    inverse = b.select(b.compare("eq", x, one), one, of_minus)
+    return b.select(b.compare("lt", exponent, zero), inverse, result)
 
 
 @lowers("aten.clamp.default", "aten.clip.default", "aten.clamp.Tensor")
@@ -286,29 +302,27 @@ for _predicate, _names in {
     _enter_compare(_predicate, *_names)
 
 
-@lowers("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor", "aten.__and__.Tensor")
+@lowers("aten.logical_and.default")
 def logical_and(b, x, y):
     return b.binary("and", _truth(b, x), _truth(b, y))
 
 
-@lowers("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor", "aten.__or__.Tensor")
+@lowers("aten.logical_or.default")
 def logical_or(b, x, y):
     return b.binary("or", _truth(b, x), _truth(b, y))
 
 
-@lowers("aten.logical_xor.default", "aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor", "aten.__xor__.Tensor")
+@lowers("aten.logical_xor.default")
 def logical_xor(b, x, y):
     return b.compare("ne", _truth(b, x), _truth(b, y))
 
 
-@lowers("aten.logical_not.default", "aten.bitwise_not.default")
+@lowers("aten.logical_not.default")
 def logical_not(b, x):
     return b.writer.unary("not", _truth(b, x))
 
 
 def _truth(b, x: Value) -> Value:
-    if b.dtype != torch.bool:
-        raise Unsupported("bits of integers; only truth values are combined")
     return b.value(x, dtype=torch.bool)
 
 

@@ -4,13 +4,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Quotients that are whole numbers, their remainders, and how many elements fall into each bin.
+"""Quotients that are whole numbers, their remainders, common divisors, and how many elements fall into each bin.
 
 The remainder of floats is exact (`segue.rem`), and the quotient that is rounded down follows from it: the quotient
 itself may round up to a whole number that it is not.
 
 The dialect divides floats alone. A quotient of integers is found in them: each division of the remainder by the
-divisor in f32 leaves a remainder 2^22 times as small, until it is less than a few divisors.
+divisor in f32 leaves a remainder 2^22 times as small, until it is less than a few divisors. A divisor that is 0 is an
+error when it runs, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -19,31 +20,53 @@ import math
 
 import torch
 
+from ..writer import Value
 from .elementwise import div
 from .table import Unsupported, lowers
 
 
-def _floor_division(b, x, divisor):
-    """The quotient of integers, rounded down, and the remainder, which has the sign of the divisor."""
-    if not isinstance(divisor, int) or isinstance(divisor, bool):
-        raise Unsupported("integers divided by values that are not known when compiling: one may be 0")
-    if divisor == 0:
-        raise Unsupported("integers divided by 0")
+def floor_division(b, x, divisor):
+    """The quotient of integers, rounded down, and the remainder, which has the sign of the divisor, which is a number or a value; it is nowhere 0."""
+    is_known = not isinstance(divisor, Value)
 
     def number(value):
         return b.constant(value, (), x.dtype)
 
-    quotient, rest = number(0), x
+    zero, by, quotient, rest = number(0), number(divisor) if is_known else divisor, number(0), x
+    floats = b.constant(float(divisor)) if is_known else b.cast(by, torch.float32)
     for _ in range(3 if x.dtype == torch.int64 else 2):
-        ratio = b.binary("div", b.cast(rest, torch.float32), b.constant(float(divisor)))
-        part = b.cast(b.writer.unary("floor", ratio), x.dtype)
-        quotient, rest = b.binary("add", quotient, part), b.binary("sub", rest, b.binary("mul", part, number(divisor)))
+        part = b.cast(b.writer.unary("floor", b.binary("div", b.cast(rest, torch.float32), floats)), x.dtype)
+        quotient, rest = b.binary("add", quotient, part), b.binary("sub", rest, b.binary("mul", part, by))
+
+    def compared(above, below, value):
+        """The first comparison where the divisor is above 0, and the second elsewhere."""
+        if is_known:
+            return b.compare(above if divisor > 0 else below, rest, value)
+        return b.select(b.compare("gt", by, zero), b.compare(above, rest, value), b.compare(below, rest, value))
+
     for _ in range(2):  # the remainder is between 0 and the divisor
-        below = b.compare("lt" if divisor > 0 else "gt", rest, number(0))
-        beyond = b.compare("ge" if divisor > 0 else "le", rest, number(divisor))
-        part = b.select(below, number(-1), b.select(beyond, number(1), number(0)))
-        quotient, rest = b.binary("add", quotient, part), b.binary("sub", rest, b.binary("mul", part, number(divisor)))
+        part = b.select(compared("lt", "gt", zero), number(-1), b.select(compared("ge", "le", by), number(1), zero))
+        quotient, rest = b.binary("add", quotient, part), b.binary("sub", rest, b.binary("mul", part, by))
     return quotient, rest
+
+
+def truncated_division(b, x, divisor):
+    """The quotient of integers, rounded towards zero: one more where a quotient below zero is no whole number."""
+    zero = b.constant(0, (), x.dtype)
+    quotient, rest = floor_division(b, x, divisor)
+    negative = b.compare("ne", b.compare("lt", x, zero), b.compare("lt", b.value(divisor, dtype=x.dtype), zero))
+    return b.binary("add", quotient, b.cast(b.binary("and", negative, b.compare("ne", rest, zero)), x.dtype))
+
+
+def _divisor(b, x):
+    """A number, or a value of the type of the result with a look-up that finds nothing where it is 0: the error that PyTorch raises."""
+    if not isinstance(x, Value):
+        if x == 0:
+            raise Unsupported("integers divided by 0")
+        return int(x)
+    x = b.cast(x, b.dtype)
+    none = b.compare("eq", x, b.constant(0, (), x.dtype))
+    return b.binary("mul", x, b.gather(b.constant(1, (1,), x.dtype), b.cast(none, torch.int64)))
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -52,13 +75,8 @@ def div_mode(b, x, y, *, rounding_mode=None):
         return div(b, x, y)
     if b.dtype.is_floating_point:
         return _rounded_down(b, x, y) if rounding_mode == "floor" else b.writer.unary("trunc", div(b, x, y))
-    quotient, rest = _floor_division(b, x, y)
-    if rounding_mode == "floor":
-        return quotient
-    # Towards zero is one more where a quotient below zero is no whole number.
-    negative = b.compare("lt" if y > 0 else "gt", x, b.constant(0, (), x.dtype))
-    up = b.binary("and", negative, b.compare("ne", rest, b.constant(0, (), x.dtype)))
-    return b.binary("add", quotient, b.cast(up, x.dtype))
+    x, y = b.value(x, dtype=b.dtype), _divisor(b, y)
+    return floor_division(b, x, y)[0] if rounding_mode == "floor" else truncated_division(b, x, y)
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -94,7 +112,7 @@ def _rounded_down(b, x, y):
 @lowers("aten.remainder.Scalar", "aten.remainder.Tensor", "aten.remainder.Scalar_Tensor")
 def remainder(b, x, y):
     if not b.dtype.is_floating_point:
-        return _floor_division(b, b.value(x, dtype=b.dtype), y)[1]
+        return floor_division(b, b.value(x, dtype=b.dtype), _divisor(b, y))[1]
     x, y = _wide(b, x), _wide(b, y)
     rest, differs = _remainders(b, x, y)
     return b.cast(b.select(differs, b.binary("add", rest, y), rest), b.dtype)
@@ -105,7 +123,43 @@ def fmod(b, x, y):
     if b.dtype.is_floating_point:
         return b.cast(b.binary("rem", _wide(b, x), _wide(b, y)), b.dtype)
     quotient = div_mode(b, x, y, rounding_mode="trunc")
-    return b.binary("sub", x, b.binary("mul", quotient, b.constant(y, (), x.dtype)))
+    return b.binary("sub", b.value(x, dtype=b.dtype), b.binary("mul", quotient, b.value(y, dtype=b.dtype)))
+
+
+# --- common divisors ----------------------------------------------------------------------------
+
+
+def _common_divisor(b, x, y):
+    """Euclid's algorithm. Whatever whole number is taken for the quotient, the divisors are those of both; with the nearest, which f64
+    has but for a few of the last digits, the remainder is at most half of the divisor, and 1 + sqrt(2) times as small in each step."""
+    zero, one = b.constant(0, (), x.dtype), b.constant(1, (), x.dtype)
+    x, y = b.writer.unary("abs", x), b.writer.unary("abs", y)
+    for _ in range(math.ceil(torch.iinfo(x.dtype).bits * math.log(2, 1 + math.sqrt(2))) + 2):
+        ends = b.compare("eq", y, zero)
+        by = b.select(ends, one, y)
+        ratio = b.binary("div", b.cast(x, torch.float64), b.cast(by, torch.float64))
+        rest = b.binary("sub", x, b.binary("mul", b.cast(b.writer.unary("round", ratio), x.dtype), by))
+        x, y = b.select(ends, x, by), b.select(ends, zero, b.writer.unary("abs", rest))
+    return x
+
+
+@lowers("aten.gcd.default")
+def gcd(b, x, y):
+    return _common_divisor(b, *b.broadcast_together(b.cast(x, b.dtype), b.cast(y, b.dtype)))
+
+
+@lowers("aten.lcm.default")
+def lcm(b, x, y):
+    wide = torch.int32 if b.dtype == torch.int8 else b.dtype  # in which PyTorch takes the absolute value of the product
+    x, y = b.broadcast_together(b.cast(x, wide), b.cast(y, wide))
+    zero, one = b.constant(0, (), wide), b.constant(1, (), wide)
+    common = _common_divisor(b, x, y)
+    none = b.compare("eq", common, zero)  # where both are 0
+    quotient, _ = floor_division(b, x, b.select(none, one, common))
+    return b.cast(b.writer.unary("abs", b.binary("mul", quotient, y)), b.dtype)
+
+
+# --- counts -------------------------------------------------------------------------------------
 
 
 @lowers("aten.histc.default")

@@ -307,7 +307,7 @@ def _wrapped(b, indices, extent):
 @lowers("aten.gather.default", "aten.take_along_dim.default")
 def gather(b, x, dim, index, *, sparse_grad=False):
     if not x.rank:
-        raise Unsupported("a scalar")
+        return b.reshape(gather(b, b.reshape(x, (1,)), 0, b.reshape(index, (math.prod(index.shape),))), index.shape)
     dim = normalised(dim, x.rank)
     if index.dtype != torch.int64:
         index = b.cast(index, torch.int64)

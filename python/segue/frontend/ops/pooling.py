@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .table import Unsupported, lowers
+from .integers import truncated_division
+from .table import lowers
 
 
 @dataclass
@@ -79,8 +80,6 @@ def _slices(b, x, pool):
 
 def _places(b, x, dims: int):
     """Where each element is in the flattened image."""
-    if not x.is_float:
-        raise Unsupported("maxima of integers over windows")
     image = x.shape[-dims:]
     return b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
 
@@ -100,8 +99,9 @@ def _maxima(b, x, pools, places: bool):
     """The maximum of each window, and where it is in the flattened image."""
     place = _places(b, x, len(pools))
     place = place if places else None
+    least = -math.inf if x.is_float else torch.iinfo(x.dtype).min
     for pool in reversed(pools):
-        values = _slices(b, _padded(b, x, pool, -math.inf), pool)
+        values = _slices(b, _padded(b, x, pool, least), pool)
         found = _slices(b, _padded(b, place, pool, -1), pool) if places else [None] * pool.size
         x, place = values[0], found[0]
         for value, at in zip(values[1:], found[1:]):
@@ -147,19 +147,22 @@ def _scattered(b, grad, x, indices, dims):
 # --- means ------------------------------------------------------------------------------------
 
 
-def _shares(b, pools, count_include_pad, divisor_override, rank):
-    """Returns what each element of a window counts in its mean: one number, or one for each window."""
+def _counts(pools, count_include_pad, divisor_override, rank) -> torch.Tensor:
+    """By what the sum of each window is divided: one number, or one for each window."""
     if divisor_override is not None:
-        return b.constant(1 / divisor_override, (), b.wide)
-    counts = torch.ones((1,) * rank, dtype=torch.float64)
+        return torch.tensor(divisor_override)
+    counts = torch.ones((1,) * rank, dtype=torch.int64)
     for pool in pools:
         shape = [1] * rank
         shape[pool.dim] = pool.places
-        counts = counts * torch.tensor(pool.counts(count_include_pad), dtype=torch.float64).reshape(shape)
-    shares = (1 / counts).to(b.wide)
-    if shares.unique().numel() == 1:
-        return b.constant(float(shares.reshape(-1)[0]), (), b.wide)
-    return b.constant_tensor(shares)
+        counts = counts * torch.tensor(pool.counts(count_include_pad)).reshape(shape)
+    return counts.reshape(-1)[0] if counts.unique().numel() == 1 else counts
+
+
+def _shares(b, *windows):
+    """What each element of a window counts in its mean."""
+    shares = (1 / _counts(*windows).double()).to(b.wide)
+    return b.constant_tensor(shares) if shares.dim() else b.constant(shares.item(), (), b.wide)
 
 
 @lowers("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
@@ -171,7 +174,11 @@ def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_inc
         sums = parts[0]
         for part in parts[1:]:
             sums = b.binary("add", sums, part)
-    return b.cast(b.binary("mul", sums, _shares(b, pools, count_include_pad, divisor_override, x.rank)), b.dtype)
+    windows = pools, count_include_pad, divisor_override, x.rank
+    if not x.is_float:
+        counts = _counts(*windows)
+        return truncated_division(b, sums, b.constant_tensor(counts.to(x.dtype)) if counts.dim() else counts.item())
+    return b.cast(b.binary("mul", sums, _shares(b, *windows)), b.dtype)
 
 
 @lowers("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default")

@@ -197,8 +197,6 @@ def index_put(b, x, indices, values, accumulate=False):
     given = [i for i, v in enumerate(indices) if v is not None]
     if any(indices[i].dtype == torch.bool for i in given):
         return _put_by_mask(b, x, indices, given, values, accumulate)
-    if accumulate and not x.is_float:
-        raise Unsupported("adding integers by index")
     # The indexed dimensions go first and become one.
     order = given + [i for i in range(x.rank) if i not in given]
     extents, rest = [x.shape[i] for i in given], [x.shape[i] for i in order[len(given) :]]
@@ -269,8 +267,9 @@ def masked_scatter_backward(b, grad, mask, sizes):
 
 @lowers("aten.scatter_add.default")
 def scatter_add(b, x, dim, index, source):
-    if not x.is_float or not x.rank:
-        raise Unsupported("a scalar" if x.is_float else "integers")
+    if not x.rank:
+        lifted = scatter_add(b, b.reshape(x, (1,)), 0, b.reshape(index, (1,)), b.reshape(source, (1,))) if not index.is_empty else x
+        return b.reshape(lifted, ())
     dim = normalised(dim, x.rank)
     source = b.slice(source, [0] * x.rank, list(index.shape), [1] * x.rank)
     coordinates = [index if i == dim else b.iota(i, index.shape, index.dtype) for i in range(x.rank)]

@@ -45,7 +45,7 @@ enum class ErrorCode {
   NativeCodeRefused,
   /// This device or this CPU cannot do what the program asks for.
   Unsupported,
-  /// A kernel met an index outside of its table.
+  /// A kernel met an index outside of its table, or a divisor of whole numbers that is 0.
   IndexOutOfRange,
   /// The loss or the gradient norm is NaN or infinite.
   NanLoss,
