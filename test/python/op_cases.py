@@ -586,6 +586,10 @@ case("sums_by_index_of_integers", lambda x, i, s: (
     x.scatter_add(0, i, s), x.int().index_add(0, i[0], s.int()[:, :4].T.reshape(4, -1)[:, :1].expand(4, 4), alpha=3), x.sum().scatter_add(0, i[0, 0] * 0, s[0, 0]),
     *(x.to(dtype).scatter_reduce(0, i, s.to(dtype), r, include_self=own) for dtype in (torch.int32, torch.int64) for r in _REDUCTIONS for own in (True, False))),
      integers(-9, 9, 5, 4), integers(0, 5, 6, 4), integers(-9, 9, 6, 4))
+case("truths_so_far", lambda x: (*x.cummax(1), *x.cummin(0)), truths(5, 7))
+case("truths_by_index", lambda x, i, s: (x.scatter_add(0, i, s), x.index_add(0, i[0], s[:4]), x.put(i[0], s[0], accumulate=True), x.sign(),
+     *(x.scatter_reduce(0, i, s, r) for r in ("sum", "prod", "amax", "amin"))), truths(5, 4), integers(0, 5, 6, 4), truths(6, 4))
+case("extremes_of_truths", lambda x, y: (torch.maximum(x, y), torch.minimum(x, y), x.max(), y.min(), x.amax(1), y.amin(0, keepdim=True)), truths(5, 7), truths(7))
 case("from_a_scalar", lambda x, i: (x.gather(0, i), x.gather(0, i[0])), normal(), integers(0, 1, 3))
 case("means_of_integers_over_windows", lambda x: (F.avg_pool1d(x, 3), F.avg_pool1d(x, 4, 3, 1, True, False), F.avg_pool3d(x[None, None], 2, 1, divisor_override=-3)),
      integers(-50, 50, 2, 3, 9))

@@ -6,7 +6,7 @@
 # ===------------------------------------------------------------------------=== #
 """What becomes of each operator of PyTorch that is given to ``torch.compile(backend="segue")``.
 
-    PYTHONPATH=build/python python test/python/sweep_operators.py [--only max,eye] [--samples 4] [--out sweep.jsonl]
+    PYTHONPATH=build/python python test/python/sweep_operators.py [--only max,eye] [--samples 4] [--out sweep.jsonl [--on]]
 
 Every sample of an operator (`op_db` of PyTorch's own tests, float32 and int64) runs as a function of its tensors, in
 PyTorch and in Segue: values and gradients are compared. Each operator has a process of its own, which goes on behind
@@ -51,6 +51,10 @@ UNCERTAIN = re.compile(r"dropout|rand|bernoulli|normal|uniform|multinomial|expon
                        r"|gumbel|fractional_max_pool|multi_head_attention|resize|sparse_sampled|svd_lowrank|pca_lowrank")
 
 
+#: Of equal elements PyTorch gives the place of any.
+OF_EQUALS_ANY = re.compile(r"kthvalue|topk|median")
+
+
 #: Operators that draw are wrapped in what TorchDynamo does not trace; seeds are set here.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
@@ -76,6 +80,8 @@ def samples_of(op, dtype, limit: int) -> list:
 def function_of(op, sample):
     """The sample as a function of its tensors, and these."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    if OF_EQUALS_ANY.search(name_of(op)) and leaves[0].dtype == torch.int64:
+        leaves[0] = leaves[0] * leaves[0].numel() + torch.arange(leaves[0].numel()).reshape(leaves[0].shape)  # in the same order, and all differ
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     callee = op.op
 
@@ -217,6 +223,20 @@ def sweep(op, dtype, limit: int):
             first = running + 1
 
 
+def _short(dtype) -> str:
+    return str(dtype).split(".")[1]
+
+
+def _read(path: str) -> dict:
+    """The (sample, end, detail) that a sweep wrote, by operator and element type; what it was at when it was ended is not there."""
+    found = collections.defaultdict(list)
+    if os.path.exists(path):
+        with open(path) as lines:
+            for row in map(json.loads, lines):
+                found[row["op"], row["dtype"]].append((row["sample"], row["end"], row["detail"]))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of operators, by commas")
@@ -224,10 +244,12 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,int64")
     parser.add_argument("--share", default="0/1", help="'1/2' runs the second half of two")
     parser.add_argument("--out", help="a file for one JSON object per sample")
+    parser.add_argument("--on", action="store_true", help="go on where the sweep that wrote --out stopped")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
     part, parts = map(int, options.share.split("/"))
-    out = open(options.out, "w", buffering=1) if options.out else None
+    known = _read(options.out) if options.out and options.on else {}
+    out = open(options.out, "a" if options.on else "w", buffering=1) if options.out else None
     totals, whole, ends = collections.Counter(), set(), collections.defaultdict(set)
     for index, op in enumerate(op_db):
         if index % parts != part or only and op.name not in only and name_of(op) not in only:
@@ -235,14 +257,17 @@ def main() -> None:
         for dtype in (getattr(torch, name) for name in options.dtypes.split(",")):
             if dtype not in op.supported_dtypes("cpu"):
                 continue
-            for sample, end, detail in sweep(op, dtype, options.samples):
+            rows, written = known.get((name_of(op), _short(dtype))), []
+            for sample, end, detail in rows or list(sweep(op, dtype, options.samples)):
                 totals[end] += 1
                 ends[name_of(op)].add(end)
-                row = {"op": name_of(op), "dtype": str(dtype).split(".")[1], "sample": sample, "end": end, "detail": detail}
-                if out:
-                    out.write(json.dumps(row) + "\n")
+                row = {"op": name_of(op), "dtype": _short(dtype), "sample": sample, "end": end, "detail": detail}
+                if out and not rows:
+                    written.append(json.dumps(row) + "\n")
                 if only or end in ("wrong", "raised", "crashed", "hung"):
                     print(f"{row['op']:40} {row['dtype']:8} {sample:3} {end:10} {detail[:160]}", flush=True)
+            if written:
+                out.write("".join(written))  # whole operators, so that a sweep that goes on misses no sample
     count = sum(totals.values())
     print(f"\n{count} samples of {len(ends)} operators: " + ", ".join(f"{totals[e]} {e}" for e in ENDS))
     wholly = sum(found == {"segue"} for found in ends.values())

@@ -43,11 +43,13 @@ def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
     if not index.numel():
         return x.clone()
     source = source[tuple(slice(0, n) for n in index.shape)]
+    if x.dtype == torch.bool:
+        return NotImplemented if reduce == "mean" else scatter_reduce(x.int(), dim, index, source.int(), reduce, include_self=include_self).bool()
     if reduce == "mean":
         return _mean(x, dim, index, source, include_self)
-    if reduce == "sum" and x.dtype != torch.bool:
+    if reduce == "sum":
         return (x if include_self else _without(x, dim, index)).scatter_add(dim, index, source)
-    if x.shape[dim] * index.shape[dim] > _MOST_PAIRS or x.dtype == torch.bool:
+    if x.shape[dim] * index.shape[dim] > _MOST_PAIRS:
         return NotImplemented
     dim %= x.dim()
     places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.dim() - dim - 1), 1)

@@ -25,11 +25,16 @@ def _enter_unary(aten: str, name: str):
 
 
 for _aten, _name in {
-    "neg": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p",
+    "neg": "neg", "abs": "abs", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "erf",
     "sigmoid": "sigmoid", "silu": "silu",
 }.items():
     _enter_unary(_aten, _name)
+
+
+@lowers("aten.sign.default")
+def sign(b, x):
+    return x if x.dtype == torch.bool else b.unary("sign", x)
 
 
 def _enter_rounding(name: str):
@@ -179,12 +184,14 @@ def div(b, x, y):
 
 @lowers("aten.maximum.default", "aten.max.other")
 def maximum(b, x, y):
-    return b.binary("max", *b.promoted(x, y))
+    x, y = b.promoted(x, y)
+    return b.binary("or" if x.dtype == torch.bool else "max", x, y)
 
 
 @lowers("aten.minimum.default", "aten.min.other")
 def minimum(b, x, y):
-    return b.binary("min", *b.promoted(x, y))
+    x, y = b.promoted(x, y)
+    return b.binary("and" if x.dtype == torch.bool else "min", x, y)
 
 
 @lowers("aten.addcmul.default")

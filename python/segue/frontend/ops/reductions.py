@@ -82,7 +82,8 @@ def cummin(b, x, dim):
 def _largest_so_far(b, x, dim, turned):
     """The elements that `turned` makes the largest up to each, and where the last of them is; NaN is the largest of all."""
     if x.dtype == torch.bool:
-        raise Unsupported("truth values")
+        values, places = _largest_so_far(b, b.cast(x, torch.int32), dim, turned)
+        return [b.cast(values, torch.bool), places]
     values = turned(b.writer.unary("cummax", turned(x), f"dim {dim}"))
     found = b.compare("eq", x, values)
     if x.is_float:
@@ -117,24 +118,30 @@ def mean(b, x, dim=None, keepdim=False, *, dtype=None):
     return b.reduce("mean", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
 
 
+def _extreme(b, kind, x, dims, keepdim=False):
+    if x.dtype == torch.bool:
+        return b.cast(b.reduce(kind, b.cast(x, torch.int32), dims, keepdim), torch.bool)
+    return b.reduce(kind, x, dims, keepdim)
+
+
 @lowers("aten.amax.default")
 def amax(b, x, dim=(), keepdim=False):
-    return b.reduce("max", x, all_dims(dim, x.rank), keepdim)
+    return _extreme(b, "max", x, all_dims(dim, x.rank), keepdim)
 
 
 @lowers("aten.amin.default")
 def amin(b, x, dim=(), keepdim=False):
-    return b.reduce("min", x, all_dims(dim, x.rank), keepdim)
+    return _extreme(b, "min", x, all_dims(dim, x.rank), keepdim)
 
 
 @lowers("aten.max.default")
 def max_(b, x):
-    return b.reduce("max", x, range(x.rank))
+    return _extreme(b, "max", x, range(x.rank))
 
 
 @lowers("aten.min.default")
 def min_(b, x):
-    return b.reduce("min", x, range(x.rank))
+    return _extreme(b, "min", x, range(x.rank))
 
 
 @lowers("aten.max.dim")

@@ -197,6 +197,8 @@ def index_put(b, x, indices, values, accumulate=False):
     given = [i for i, v in enumerate(indices) if v is not None]
     if any(indices[i].dtype == torch.bool for i in given):
         return _put_by_mask(b, x, indices, given, values, accumulate)
+    if accumulate and x.dtype == torch.bool:  # true where one is
+        return b.cast(index_put(b, b.cast(x, torch.int32), indices, b.cast(values, torch.int32), True), torch.bool)
     # The indexed dimensions go first and become one.
     order = given + [i for i in range(x.rank) if i not in given]
     extents, rest = [x.shape[i] for i in given], [x.shape[i] for i in order[len(given) :]]
@@ -267,6 +269,8 @@ def masked_scatter_backward(b, grad, mask, sizes):
 
 @lowers("aten.scatter_add.default")
 def scatter_add(b, x, dim, index, source):
+    if x.dtype == torch.bool:  # true where one is
+        return b.cast(scatter_add(b, b.cast(x, torch.int32), dim, index, b.cast(source, torch.int32)), torch.bool)
     if not x.rank:
         lifted = scatter_add(b, b.reshape(x, (1,)), 0, b.reshape(index, (1,)), b.reshape(source, (1,))) if not index.is_empty else x
         return b.reshape(lifted, ())
