@@ -44,12 +44,15 @@ static std::string misfit(std::string_view what) {
 static void checkStateBits(const std::string &key, const Tensor &state, const TensorDesc &wanted) {
   if (!state || (state.element() == ElementType::i8) == (wanted.element == ElementType::i8))
     return;
-  auto bits = [](ElementType element) -> std::string { return element == ElementType::i8 ? "state_bits=8" : "state_bits=32"; };
+  auto bits = [](ElementType element) -> std::string {
+    return element == ElementType::i8 ? "state_bits=8" : "state_bits=32";
+  };
   auto text = [](const TensorDesc &desc) { return TensorDesc(desc.shape, desc.element).str(); }; // wherever it lies
   throw Error(ErrorCode::LayoutMismatch,
-              "optimizer state \"" + key + "\" is " + text(state.desc()) + " in the checkpoint, which was written with " +
-                  bits(state.element()) + ", and " + text(wanted) + " here, with " + bits(wanted.element) +
-                  ". Give the optimizer " + bits(state.element()) + ", or load the checkpoint's parameters alone, as weights");
+              "optimizer state \"" + key + "\" is " + text(state.desc()) +
+                  " in the checkpoint, which was written with " + bits(state.element()) + ", and " + text(wanted) +
+                  " here, with " + bits(wanted.element) + ". Give the optimizer " + bits(state.element()) +
+                  ", or load the checkpoint's parameters alone, as weights");
 }
 
 /// The tensor called `key`, of the shape of `wanted`; names what is missing.

@@ -604,8 +604,8 @@ TEST_P(SessionTest, AWrongCheckpointChangesNothing) {
          [](Checkpoint &bad) { bad.parameters["q"] = tensor({1}); });
   refuse("parameter \"w\": f32[1]", ErrorCode::LayoutMismatch,
          [](Checkpoint &bad) { bad.parameters["w"] = tensor({1}); });
-  refuse("optimizer state \"u.w\" is i8[1] in the checkpoint, which was written with state_bits=8, and f32[", ErrorCode::LayoutMismatch,
-         [&](Checkpoint &bad) { bad.state["u.w"] = Tensor::onHost(device, Shape{1}, ElementType::i8); });
+  refuse("optimizer state \"u.w\" is i8[1] in the checkpoint, which was written with state_bits=8, and f32[",
+         ErrorCode::LayoutMismatch, [&](Checkpoint &bad) { bad.state["u.w"] = Tensor::onHost(device, Shape{1}, ElementType::i8); });
   session.save(folder / "good");
   std::string bytes = readText(folder / "good");
   writeText(folder / "cut", bytes.substr(0, bytes.size() - 1));
