@@ -121,6 +121,39 @@ def test_a_mean_over_a_symbolic_length():
         assert_close(actual, expected, 1e-4)
 
 
+#: Results that share memory: with an argument, with each other, with a tensor that is no result.
+SHARING = [
+    lambda x: (x * 2, x[: x.shape[0] - 2, 1:3]),
+    lambda x: (x * 2, x[:, None].expand(x.shape[0], 3, x.shape[1])),
+    lambda x: (x * 2, x.as_strided((x.shape[0] - 1, 2, x.shape[1]), (x.shape[1], x.shape[1], 1))),
+    lambda x: (lambda y: (y, y[:, 1:3], y.t()[1:]))(x * 2),
+    lambda x: (lambda y: (y[:, 1:3], y[1:, : y.shape[1] - 1]))(x * 2),
+    lambda x: (lambda y: (*y.split(3, 1), y.view(-1)))(x * 2),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", range(len(SHARING)))
+def test_results_that_share_memory(function, dynamic):
+    f = SHARING[function]
+    ours = torch.compile(f, backend="segue", dynamic=dynamic)
+    for rows, trains, is_view in ((8, False, False), (8, True, False), (9, False, True), (9, True, True)):
+        found = {}
+        for g in (f, ours):
+            whole = torch.arange(rows * 7.0 + 14).reshape(rows + 2, 7)
+            x = (whole[2:] if is_view else whole[2:].clone()).requires_grad_(trains)
+            results = g(x)
+            gradients = torch.autograd.grad(sum((i + 1) * (r * r).sum() for i, r in enumerate(results)), x) if trains else ()
+            values = [r.detach().clone() for r in results]
+            with torch.no_grad():
+                results[-1].zero_()  # whoever shares its memory sees that
+                x.add_(1)
+            found[g] = [*gradients, *values, *(r.detach() for r in results), x.detach()]
+        for expected, actual in zip(found[f], found[ours], strict=True):
+            assert_close(actual, expected)
+    assert all(s.compiled for s in segue.backend_report().segments)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_lengths_that_change(dynamic):
     """The sizes that backward reads belong to parts of inputs which it does not read itself."""

@@ -17,7 +17,8 @@ from torch._dynamo.backends.common import aot_autograd
 from .again import differentiable_again
 from .pieces import operators_in
 from .report import COUNTERS, SegmentReport, enter
-from .segment import make_strides_free, next_number
+from .segment import next_number
+from .views import make_strides_free
 
 
 class Outside:

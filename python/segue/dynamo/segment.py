@@ -39,6 +39,7 @@ from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
 from .scalars import Scalars, take_scalars
 from .variant import InPyTorch, Variant, hooks_are_active, kept_behind
+from .views import Views, make_strides_free, views_of
 
 log = logging.getLogger("segue")
 
@@ -82,6 +83,7 @@ class Segment:
         self._static: set[int] = set()
         self._backward = None
         self._scalars: Scalars | None = None
+        self._views: Views | None = None
         self._variants: OrderedDict[tuple, Variant] = OrderedDict()
         self._retired = dict.fromkeys(COUNTERS, 0)
         self._compiled = 0  # variants, with those that went
@@ -132,6 +134,7 @@ class Segment:
         self._inputs = forward.graph.find_nodes(op="placeholder")
         self._primals = self._named_inputs()
         self._symbols = _symbols(self._inputs)
+        self._views = views_of(forward, torch._guards.TracingContext.get().fw_metadata, outputs)
         symbolic = self._symbols or any(isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat)) for n in self._inputs)
         try:
             # Constants in the graph are real tensors; AOTAutograd calls with fake ones about.
@@ -143,8 +146,10 @@ class Segment:
         if symbolic:
             make_strides_free(forward)
             make_strides_free(backward)
-        else:
-            self._forward = self._backward = None  # need not be kept
+        else:  # need not be kept
+            self._forward = self._backward = None
+            if self._views is not None:
+                self._views.with_bases = None
         return _boxed(self._run_forward)
 
     def _named_inputs(self) -> list[Primal]:
@@ -172,7 +177,9 @@ class Segment:
                         "torch.compile(dynamic=False) to choose them once", self.name, sizes,
                         min(len(self._variants) + 1, self.options.max_variants), self.options.max_variants)
         try:
-            captured = capture_graphs(self._forward, self._backward, self._primals, self._outputs, numbers)
+            graph = self._forward if self._views is None else self._views.with_bases
+            outputs = self._outputs + (0 if self._views is None else self._views.added)
+            captured = capture_graphs(graph, self._backward, self._primals, outputs, numbers)
             if isinstance(captured, list):
                 raise FallBack(captured)
             module = self._module(captured.text)
@@ -259,7 +266,11 @@ class Segment:
             self.pytorch_seconds += time.perf_counter() - began
             self.pytorch_calls += 1
             return results
+        given = list(args) if self._views is not None else None
         results, self.saved_bytes = variant.forward(args)
+        if self._views is not None:
+            self._views.place(given, results)
+            del given
         self.seconds += time.perf_counter() - began
         self.forward_calls += 1
         return results
@@ -359,11 +370,3 @@ def _boxed(function):
 
     call._boxed_call = True
     return call
-
-
-def make_strides_free(graph):
-    """Strides of real kernels are not always those that were traced, which views would refuse."""
-    if graph is not None:
-        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
-            node.target = torch.ops.aten.reshape.default
-        graph.recompile()
