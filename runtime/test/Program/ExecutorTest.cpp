@@ -141,7 +141,8 @@ TEST_P(ExecutorTest, IndexOutsideIsAnErrorWithItsPlace) {
   auto [code, message] = errorOf([&] { submit(device, binary.program("forward"), {table, tokens}); });
   EXPECT_EQ(code, ErrorCode::IndexOutOfRange);
   EXPECT_EQ(message, "INDEX_OUT_OF_RANGE: program \"forward\", kernel \"gather_f32\" at model.py:12 (wte): argument 1 "
-                     "(input \"tokens\") holds an index outside of its table");
+                     "(input \"tokens\") holds an index outside of its table, or a 0 by which whole numbers "
+                     "are divided");
 }
 
 /// The add file with output "doubled" on input "x".
