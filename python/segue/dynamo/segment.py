@@ -266,11 +266,10 @@ class Segment:
             self.pytorch_seconds += time.perf_counter() - began
             self.pytorch_calls += 1
             return results
-        given = list(args) if self._views is not None else None
+        viewed = self._views.arguments(args) if self._views is not None else None
         results, self.saved_bytes = variant.forward(args)
-        if self._views is not None:
-            self._views.place(given, results)
-            del given
+        if viewed is not None:
+            self._views.place(viewed, results)
         self.seconds += time.perf_counter() - began
         self.forward_calls += 1
         return results

@@ -42,8 +42,10 @@ class Views:
                 needed.add(node)
                 waiting += () if node in bases else node.all_input_nodes
         views, copies = torch.fx.Graph(), {}
-        for node in graph.graph.find_nodes(op="placeholder"):
-            copies[node] = views.node_copy(node)
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        self._arguments = [i for i, node in enumerate(placeholders) if node in needed]
+        for i in self._arguments:
+            copies[placeholders[i]] = views.node_copy(placeholders[i])
         for i, node in enumerate(bases):
             copies[node] = views.placeholder(f"base_{i}")
         for node in graph.graph.nodes:
@@ -53,9 +55,13 @@ class Views:
         self._views = torch.fx.GraphModule(graph, views)
         make_strides_free(self._views)
 
-    def place(self, args: list, results: list) -> None:
-        """Puts the views where they belong among what `with_bases` gave for these arguments, and removes the bases that were added."""
-        for position, view in zip(self._positions, self._views.forward(*args, *(results[b] for b in self._bases))):
+    def arguments(self, args: list) -> list:
+        """What `place` needs of the arguments. The others need not be kept."""
+        return [args[i] for i in self._arguments]
+
+    def place(self, arguments: list, results: list) -> None:
+        """Puts the views where they belong among what `with_bases` gave, and removes the bases that were added."""
+        for position, view in zip(self._positions, self._views.forward(*arguments, *(results[b] for b in self._bases))):
             results[position] = view
         del results[self._count : self._count + self.added]
 
