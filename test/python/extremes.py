@@ -59,6 +59,7 @@ BINARY = {
     "fmod": torch.fmod, "remainder": torch.remainder, "floor_divide": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5), "masked_fill": lambda x, y: x.masked_fill(y > 0, 2.0),
     "kl_div": lambda x, y: F.kl_div(x, y.abs(), reduction="none"), "xor": lambda x, y: (x > 0) ^ (y > 0),
+    "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
     "or": lambda x, y: (x > 0) | ~(y <= 0), "and": lambda x, y: (x < 0) & (y < 0),
     "clamp_tensor": lambda x, y: torch.clamp(x, y, y + 1), "eq": lambda x, y: x == y, "lt": lambda x, y: x < y, "ge": lambda x, y: x >= y,
 }

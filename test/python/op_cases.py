@@ -255,6 +255,8 @@ case("amax_keep", lambda x: x.amax((0, 2), keepdim=True), normal(3, 5, 7))
 case("amin", lambda x: x.amin(-1), normal(3, 5, 7))
 case("max_all", lambda x: x.max(), normal(3, 5))
 case("max_dim", lambda x: x.max(-1).values + x.min(1, keepdim=True).values.squeeze(1), normal(3, 5))
+case("logical_of_numbers", lambda x, y: [f(a, b) for a, b in ((x, y), (x.float(), y > 0)) for f in (torch.logical_and, torch.logical_or, torch.logical_xor)]
+     + [torch.logical_not(x), torch.logical_not(y.float())], integers(-1, 2, 5, 7), integers(-1, 2, 7))
 case("any_all", lambda x: (x > 1).any(1) & (x > -3).all(1), normal(6, 5))
 case("var", lambda x: x.var(-1), normal(3, 7))
 case("var_biased", lambda x: x.var(0, unbiased=False, keepdim=True), normal(3, 7))
