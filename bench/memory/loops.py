@@ -98,6 +98,8 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--models", nargs="*", default=["gpt", "llama"])
     args = parser.parse_args()
+    if args.steps < 5:
+        parser.error("--steps: give 5 or more, as the first four of a run within a budget are not in its time")
     for number, name in enumerate(args.models):
         print(json.dumps(compare(name, models(args)[name], args, number), indent=1), flush=True)
 
