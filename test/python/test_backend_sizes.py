@@ -154,6 +154,26 @@ def test_results_that_share_memory(function, dynamic):
     assert all(s.compiled for s in segue.backend_report().segments)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_that_share_memory_with_a_changed_argument(dynamic):
+    def f(x):
+        y = x.mul_(2)
+        return y.t(), x[: x.shape[0] - 2, 1:3], x[None].expand(2, x.shape[0], x.shape[1])
+
+    ours = torch.compile(f, backend="segue", dynamic=dynamic)
+    for rows in (8, 9):
+        found = []
+        for g in (f, ours):
+            x = torch.arange(rows * 7.0).reshape(rows, 7)
+            results = g(x)
+            values = [r.clone() for r in results]
+            x.add_(1)
+            found.append([*values, *results, x])
+        for expected, actual in zip(*found, strict=True):
+            assert_close(actual, expected)
+    assert all(s.compiled for s in segue.backend_report().segments)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_lengths_that_change(dynamic):
     """The sizes that backward reads belong to parts of inputs which it does not read itself."""

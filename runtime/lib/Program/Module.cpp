@@ -250,8 +250,8 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
     // Gradients that were summed over several readers arrive in f32.
     inputs[i] = toLayout(device_, it->second, wanted.desc());
   }
-  // With a sink, memory for a gradient is taken when a command writes it, as much of what forward saved is free by
-  // then, and not when the program begins. If there is not enough, it has begun: no harm where it updates nothing.
+  // A sink that hears nothing has memory for gradients taken late (Executor::run), when much of what forward saved is
+  // free. If there is not enough, the program has begun by then: no harm where it updates nothing.
   EventSink nobody;
   EventSink *sink = events || updatesInBackward() ? events : &nobody;
   std::vector<Tensor> results = submit(device_, *program, std::move(inputs), sink);

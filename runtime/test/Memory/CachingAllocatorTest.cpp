@@ -27,7 +27,7 @@ TEST(CachingAllocator, GivesTheSameBlockAgain) {
   memory.free(first, 10001, 64);
 }
 
-// As a step frees activations and then makes gradients, which are larger.
+// A step frees activations and then makes gradients, which are larger and have to fit where those were.
 TEST(MappedRanges, MakesALargeBlockOfFreeNeighbours) {
   constexpr uint64_t mib = 1 << 20;
   MappedRanges ranges;
@@ -88,6 +88,23 @@ TEST(CachingAllocator, RefusesTheImpossible) {
   EXPECT_EQ(memory.allocate(UINT64_MAX - (1 << 20), 64), nullptr);
   EXPECT_EQ(memory.allocate(uint64_t(1) << 60, 64), nullptr);
   EXPECT_EQ(memory.liveBytes(), 0u);
+}
+
+TEST(CachingAllocator, MakesBlocksOfAnySizeOfWhatIsKept) {
+  SKIP_WITHOUT_CACHE();
+  constexpr uint64_t mib = 1 << 20;
+  CachingAllocator memory;
+  void *large = memory.allocate(48 * mib, 64);
+  memory.free(large, 48 * mib, 64);
+  std::array<void *, 16> blocks;
+  for (void *&block : blocks)
+    block = memory.allocate(3 * mib, 64);
+  EXPECT_EQ(memory.liveBytes(), 48 * mib);
+  EXPECT_EQ(memory.cachedBytes(), 0u);
+  for (void *block : blocks)
+    memory.free(block, 3 * mib, 64);
+  EXPECT_EQ(memory.allocate(48 * mib, 64), large);
+  memory.free(large, 48 * mib, 64);
 }
 
 // The footprint stays within a quarter and 64 MiB over the peak of live bytes.

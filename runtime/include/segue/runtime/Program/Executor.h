@@ -81,9 +81,12 @@ public:
   ///
   /// Throws LayoutMismatch, MissingInput, InvalidArgument, DeviceOom and the
   /// error of a FAILED or FREED input before anything has changed: `inputs` is
-  /// as it was then. IndexOutOfRange from a kernel where work runs inline, after
-  /// which inputs with a required alias hold unspecified values. One thread at a
-  /// time submits to a device; a second one waits.
+  /// as it was then. With `events`, an output's memory is taken when a command first
+  /// touches it, as inputs that were given away are free by then; DeviceOom may come
+  /// once the program has begun, and is then an error as one of a kernel is.
+  /// IndexOutOfRange from a kernel where work runs inline, after which inputs with a
+  /// required alias hold unspecified values. One thread at a time submits to a device;
+  /// a second one waits.
   std::vector<Tensor> run(std::vector<Tensor> &&inputs, EventSink *events = nullptr) const;
   /// Runs with copies of the handles, so that nothing is donated.
   std::vector<Tensor> run(const std::vector<Tensor> &inputs, EventSink *events = nullptr) const;
