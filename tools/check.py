@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SLOWEST = 10  # steps to be shown
+MOST_LINES, LONGEST_LINE = 12, 200  # of what a failure says
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -104,6 +105,13 @@ def group_of(case: xml.Element) -> str:
     return next((part for part in reversed(group.split("/")) if not part.isdigit()), group)
 
 
+def reason(case: xml.Element) -> str:
+    """What the failures of a case say, in a few lines: of a long log only the end is kept, and this comes last."""
+    said = [failure.get("message") or failure.text or "" for failure in [*case.findall("failure"), *case.findall("error")]]
+    lines = [line[:LONGEST_LINE] for text in said for line in text.strip().splitlines()]
+    return "".join(f"\n    {line}" for line in lines[:MOST_LINES])
+
+
 def read_report(suite: Suite) -> None:
     """Counts the cases of the JUnit files of `suite` into it."""
     cases = []
@@ -122,7 +130,7 @@ def read_report(suite: Suite) -> None:
         suite.steps.append((float(case.get("time") or 0), f"{suite.name}: {name}"))
         suite.missed += [f"{name}: {p.get('value')}" for p in case.findall("properties/property") if p.get("name") == "missed"]
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
-            suite.failures.append(name)
+            suite.failures.append(name + reason(case))
         elif case.find("skipped") is not None or case.get("status") == "notrun":
             suite.skipped += 1
             skipped.add(group_of(case))

@@ -57,6 +57,20 @@ def test_what_is_disabled_is_run_by_hand(tmp_path):
     assert (suite.passed, suite.skipped, suite.failures) == (1, 0, [])
 
 
+def test_what_a_failure_says_is_shown(tmp_path, capsys, monkeypatch):
+    """The end of a log is all that is left of some runs."""
+    lines = "".join(f"line {i}&#10;" for i in range(1000))
+    suite = reported(tmp_path, f'''<testcase classname="RingTest" name="One"><failure message="Ring.cpp:7&#10;Expected: 1">long</failure></testcase>
+                                   <testcase classname="RingTest" name="Two"><error>{lines}</error></testcase>''')
+    monkeypatch.setattr(check, "suites", lambda build: [suite])
+    monkeypatch.setattr(check, "run_all", lambda chosen, places: None)
+    monkeypatch.setattr(sys, "argv", ["check.py", "--build", str(tmp_path)])
+    assert check.main() == 1
+    out = capsys.readouterr().out
+    assert "  FAILED RingTest::One\n    Ring.cpp:7\n    Expected: 1\n  FAILED RingTest::Two\n    line 0\n" in out
+    assert "line 20\n" not in out
+
+
 def test_what_a_benchmark_missed_is_shown(tmp_path, capsys, monkeypatch):
     row = "copy 2x2 | 0.5 | 0.9 MISSED"
     suite = reported(tmp_path, f'<testcase classname="test_bench" name="test"><properties><property name="missed" value="{row}"/></properties></testcase>')

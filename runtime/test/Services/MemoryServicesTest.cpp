@@ -352,15 +352,16 @@ TEST_F(MemoryServicesTest, ReadersWaitInTheQueue) {
     std::vector<Tensor> saved = forward();
     device->drain();
     enter(Phase::Backward); // all spills are known to be good
-    scripted->pause();
-    scripted->copiesToFail = fail;
-    bool isRescued = false;
+    scripted->pauseCopiesIn(/*resumesWhenWaited=*/false);
+    scripted->failNextCopy(fail);
+    bool isRescued = false, isNeeded = false;
     std::mutex mutex;
     std::condition_variable ended;
     bool isQueued = false;
     std::thread rescue([&] {
       std::unique_lock lock(mutex);
-      isRescued = !ended.wait_for(lock, std::chrono::seconds(20), [&] { return isQueued; });
+      isRescued = !ended.wait_for(lock, std::chrono::seconds(60), [&] { return isQueued; });
+      isNeeded = scripted->awaitNeed(60); // a reader that finds its copy done would not stand still
       scripted->resume();
     });
     std::vector<Tensor> sum = submit(device, chain.program("backward"), std::move(saved), services.get());
@@ -371,6 +372,7 @@ TEST_F(MemoryServicesTest, ReadersWaitInTheQueue) {
     ended.notify_all();
     rescue.join();
     EXPECT_FALSE(isRescued) << "the host waited for a copy";
+    EXPECT_TRUE(isNeeded) << "compute came to no reader";
     Tensor host = toHost(sum[0]);
     EXPECT_EQ(std::vector<float>(host.data<float>(), host.data<float>() + elements), reference);
     enter(Phase::Optimizer);

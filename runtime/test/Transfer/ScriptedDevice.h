@@ -17,6 +17,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -66,10 +67,18 @@ public:
     resumesWhenWaited_ = resumesWhenWaited;
     stop(/*onlyCopiesIn=*/false);
   }
-  /// Copies to the device wait from now on until the host waits for one of them.
-  void pauseCopiesIn() {
+  /// Copies to the device wait from now on until the host waits for one of them, or
+  /// until resume() only.
+  void pauseCopiesIn(bool resumesWhenWaited = true) {
     resumesWhenWaited_ = false;
+    copiesResumeWhenWaited_ = resumesWhenWaited;
     stop(/*onlyCopiesIn=*/true);
+  }
+  /// Blocks until the compute queue, since pauseCopiesIn(), has come to a reader of a
+  /// copy; false after so many seconds without one.
+  bool awaitNeed(int seconds) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(seconds), [&] { return needs_ > 0; });
   }
   void resume() {
     {
@@ -111,13 +120,22 @@ public:
         ownSeconds() += 1e-6;
       return !mayBegin || mayBegin();
     };
+    if (queue == segue::Queue::Compute && work.label == "need")
+      work.run = [this, run = std::move(work.run)] {
+        run();
+        {
+          std::lock_guard lock(mutex_);
+          ++needs_;
+        }
+        changed_.notify_all();
+      };
     return inner_->enqueue(queue, after, std::move(work));
   }
   uint64_t position(segue::Queue queue) const override { return inner_->position(queue); }
   bool isDone(const segue::Fence &fence) const override { return inner_->isDone(fence); }
   void wait(const segue::Fence &fence) override {
     constexpr double longEnough = 0.05; // for what does not wait for a copy
-    if (resumesWhenWaited_ || (onlyCopiesIn_ && !inner_->waitFor(fence, longEnough)))
+    if (resumesWhenWaited_ || (onlyCopiesIn_ && copiesResumeWhenWaited_ && !inner_->waitFor(fence, longEnough)))
       resume();
     inner_->wait(fence);
     if (waitSeconds_ > 0)
@@ -170,6 +188,7 @@ private:
     std::lock_guard lock(mutex_);
     onlyCopiesIn_ = onlyCopiesIn;
     paused_ = true;
+    needs_ = 0;
   }
   static double &ownSeconds() {
     static thread_local double seconds = 0;
@@ -188,10 +207,11 @@ private:
   std::atomic<const void *> failingSource_{nullptr};
   std::atomic<int> triesToFail_{0};
   std::atomic<double> copySpeed_{0}, waitSeconds_{0};
-  std::atomic<bool> resumesWhenWaited_{false}, onlyCopiesIn_{false};
+  std::atomic<bool> resumesWhenWaited_{false}, onlyCopiesIn_{false}, copiesResumeWhenWaited_{true};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool paused_ = false;
+  int needs_ = 0;
 };
 
 #endif // SEGUE_RUNTIME_TEST_TRANSFER_SCRIPTEDDEVICE_H
