@@ -85,6 +85,11 @@ def _say_once(text: str) -> None:
     log.warning("%s", text)
 
 
+def is_on() -> bool:
+    """True where what was compiled before may be found."""
+    return _folder() is not None
+
+
 def _folder() -> Path | None:
     named = os.environ.get(FOLDER)
     if named is not None:

@@ -100,8 +100,23 @@ def compile_text(text: str, name: str, **options) -> bytes:
     return file
 
 
+def start() -> None:
+    """Lets a child come up while its first request is being written, where what is compiled need not be kept already."""
+    if not _runs_here() and not compile_cache.is_on():
+        with _lock:
+            if not _idle:
+                try:
+                    _idle.append(_Child())
+                except OSError:
+                    pass  # said when there is something to compile
+
+
+def _runs_here() -> bool:
+    return os.environ.get(VARIABLE) == "0" or not sys.executable
+
+
 def _compiled(name: str, arguments: dict) -> bytes:
-    if os.environ.get(VARIABLE) == "0" or not sys.executable:
+    if _runs_here():
         return _here(arguments)
     request = pickle.dumps((os.getcwd(), arguments))
     while True:

@@ -45,6 +45,8 @@ def unwrap_random(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule)
 
     Operators that merely may be random, such as attention without dropout, are computed again as any other.
     """
+    if not forward.graph.find_nodes(op="call_function", target=_SAVE):
+        return
     # Backward takes the states in the order in which forward returns them.
     for node, call in zip(_unwrap_forward(forward), _replays(backward), strict=True):
         state, target, *args = call.args

@@ -34,6 +34,7 @@ from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of
 from .checkpoints import forget_regions, unwrap_random
+from .equal_nodes import merge_equal
 from .options import Options
 from .pieces import origin_of
 from .report import COUNTERS, SegmentReport, enter
@@ -102,7 +103,9 @@ class Segment:
         self._scalars = take_scalars(joint)
         if loop_of(self.device) is not None:
             self.regions_as_hints = forget_regions(joint)
-        forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
+        merge_equal(joint.graph)
+        with torch._functorch.config.patch(cse=False):
+            forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
         unwrap_random(forward, self._backward)
         self._outputs = num_fwd_outputs
         return forward, self._backward
