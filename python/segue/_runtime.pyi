@@ -290,8 +290,8 @@ def counters(device: Device, program: Program) -> dict[str, int]:
 
 def forecast_memory(device: str, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0,
                     tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
-                    micro_batches: int = 1, budget: int | None = None) -> str:
-    """What `segue-run fit --json` prints for one budget, with the `text` that it prints without --json. Opens no device."""
+                    micro_batches: int = 1, budget: int | None = None, seal: bool = False) -> str:
+    """What `segue-run fit --json` prints for one budget (with --seal), with the `text` that it prints without --json. Opens no device."""
 
 def placeholder(owner: object) -> Any:
     """An array of one byte that keeps `owner` alive."""

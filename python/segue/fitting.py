@@ -44,7 +44,7 @@ Model = Union[nn.Module, Any, Callable[[], nn.Module]]
 
 def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: str = "cpu", optimizer: Optimizer | None = None,
         lora_rank: int = 0, lora_targets: Sequence[str] = (), precision: str | None = None, micro_batches: int = 1,
-        clip_grad_norm: float = 0.0) -> Memory:
+        clip_grad_norm: float = 0.0, seal: bool = False) -> Memory:
     """Say whether training fits into memory, what a step holds and takes, and the smallest budget.
 
     Parameters
@@ -74,6 +74,8 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
         Batches per step, for gradient accumulation.
     clip_grad_norm : float
         Above 0, gradients are clipped, which needs all of them at once.
+    seal : bool
+        Count what sealed checkpoints take of the disk, as of ``Trainer(seal=)``.
 
     Returns
     -------
@@ -84,11 +86,13 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
     ------
     InvalidArgumentError
         Nothing can be trained, no result is a loss, or an argument is not one of the above.
+    UnsupportedError
+        `seal` on a device without a disk below its memory.
     UnsupportedOpError, ExportError
         The model has an operator that Segue lacks; the message has the line.
     """
     case = _Case(model, _read_batch(batch), lora_rank, lora_targets, precision)
-    return case.ask(optimizer or AdamW(), budget=budget, device=device, micro_batches=micro_batches, clip_grad_norm=clip_grad_norm)
+    return case.ask(optimizer or AdamW(), budget=budget, device=device, micro_batches=micro_batches, clip_grad_norm=clip_grad_norm, seal=seal)
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def fit_table(model: Model, batch: Any, *, batch_sizes: Iterable[int] = (), sequ
     rank, targets = options.pop("lora_rank", 0), options.pop("lora_targets", ())
     precision = options.pop("precision", None)
     optimizer = options.pop("optimizer", None) or AdamW()
-    unknown = set(options) - {"budget", "device", "micro_batches", "clip_grad_norm"}
+    unknown = set(options) - {"budget", "device", "micro_batches", "clip_grad_norm", "seal"}
     if unknown:
         raise InvalidArgumentError(f"fit_table has no option {sorted(unknown)[0]!r}")
     if varied["sequence_lengths"] and not any(len(shape) > 1 for _, shape, _ in inputs):

@@ -36,7 +36,8 @@ class Step:
         The most that live at once by space, then by phase: ``peaks["device_dram"]["backward"]``.
     tiers : dict
         By space, where the step needs it: ``bytes``, ``capacity_bytes``, the ``phase`` of the peak, and ``held``: who
-        holds how much then, as ``owner`` and ``bytes``, most first. ``disk`` is below the memory of a cpu.
+        holds how much then, as ``owner`` and ``bytes``, most first. ``disk`` is below the memory of a cpu. Where seals are
+        counted it has ``seal_bytes``, what sealed checkpoints take of it beside ``bytes``.
     seconds : float
         Estimated time of the step.
     added : float
@@ -111,7 +112,7 @@ class Memory:
 
 
 def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str,
-             clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1, must_be_planned: bool = True) -> Memory:
+             clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1, seal: bool = False, must_be_planned: bool = True) -> Memory:
     """Plays steps of these modules in virtual time; see `Trainer.memory`.
 
     With `must_be_planned`, raises BudgetInfeasibleError for a budget that no plan keeps to.
@@ -120,7 +121,7 @@ def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | 
         raise InvalidArgumentError(f"micro_batches is {micro_batches!r}; give a whole number from 1 to 65536")
     budget_bytes = None if budget is None else parse_bytes(budget)
     found = json.loads(_runtime.forecast_memory(device, list(modules), clip_grad_norm, list(tied), (), micro_batches,
-                                                budget_bytes))
+                                                budget_bytes, bool(seal)))
     answer = found["answers"][0]
     steps = [Step(**step) for step in found["plans"]]
     memory = Memory(device=found["device"], budget_bytes=answer["budget_bytes"], fits=answer["fits"], why=answer["why"],

@@ -383,7 +383,7 @@ class Module(nn.Module):
         return describe_binary(self.binary)
 
     def memory(self, budget: int | str | None = None, *inputs: Any, optimizer: Optimizer | None = None,
-               micro_batches: int = 1, device: str | None = None) -> Memory:
+               micro_batches: int = 1, device: str | None = None, seal: bool = False) -> Memory:
         """Tells what a training step of this module alone will hold and take, before anything runs.
 
         Parameters
@@ -399,6 +399,8 @@ class Module(nn.Module):
         device : str, optional
             Where it would train; default: where the module lives. On ``cpu`` what leaves goes to a disk. Speeds stand in
             the spec, ``sim:virtual,dram=24GiB,link=16GB/s,flops=80TFLOP/s``, or in a profile, ``cpu:profile=laptop.json``.
+        seal : bool
+            Count what sealed checkpoints take of the disk, as of ``Trainer(seal=)``.
 
         Raises
         ------
@@ -417,7 +419,7 @@ class Module(nn.Module):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
         return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device or self._device.name,
-                        micro_batches=micro_batches)
+                        micro_batches=micro_batches, seal=seal)
 
     # --- copies -----------------------------------------------------------------------------------
 

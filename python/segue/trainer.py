@@ -648,7 +648,7 @@ class Trainer(Checkpoints):
         """Returns what the seams between programs have cost on this device so far."""
         return StitchReport(self._device.stitch_report)
 
-    def memory(self, budget: int | str | None = None, *, device: str | None = None) -> Memory:
+    def memory(self, budget: int | str | None = None, *, device: str | None = None, seal: bool | None = None) -> Memory:
         """Tells what a step of this trainer will hold, do and take under a budget, before anything runs.
 
         Parameters
@@ -657,18 +657,23 @@ class Trainer(Checkpoints):
             Bytes of device memory, or a text such as ``512MiB``.
         device : str, optional
             Where it would train; default: where the trainer does. On ``cpu`` what leaves goes to a disk.
+        seal : bool, optional
+            Count what sealed checkpoints take of the disk; default: if the trainer was made with `seal`.
 
         Raises
         ------
         BudgetInfeasibleError
             No plan keeps to the budget; the report has the smallest one and who holds it.
+        UnsupportedError
+            Seals on a device without a disk below its memory.
 
         Examples
         --------
         >>> print(trainer.memory("512MiB"))
         """
         return forecast(self._binaries(), budget=budget, device=device or self._device.name,
-                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation)
+                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
+                        seal=self._seal_path is not None if seal is None else seal)
 
     def close(self) -> None:
         """Writes trace and report, if there are any; steps after it are not in them.

@@ -24,8 +24,10 @@ namespace segue::python {
 /// The answer for the budget, or for all memory of the device; a no is not an error here.
 static std::string forecastMemory(std::string_view device, const NamedBinaries &modules, double maxGradNorm,
                                   const Ties &tied, const Wires &wires, size_t microBatches,
-                                  std::optional<uint64_t> budget) {
+                                  std::optional<uint64_t> budget, bool seal) {
   MemoryForecast forecast(device, sessionModules(modules), sessionOptions(maxGradNorm, tied, wires), microBatches);
+  if (seal)
+    forecast.countSeals();
   forecast.ask(budget);
   Json json = forecast.json();
   json["text"] = forecast.text();
@@ -34,7 +36,8 @@ static std::string forecastMemory(std::string_view device, const NamedBinaries &
 
 void bindPlan(nb::module_ &m) {
   m.def("forecast_memory", &forecastMemory, "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "tied"_a = Ties(),
-        "wires"_a = Wires(), "micro_batches"_a = 1, "budget"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>());
+        "wires"_a = Wires(), "micro_batches"_a = 1, "budget"_a = nb::none(), "seal"_a = false,
+        nb::call_guard<nb::gil_scoped_release>());
 }
 
 } // namespace segue::python

@@ -8,6 +8,7 @@
 are in test_killed.py."""
 
 import gc
+import json
 import os
 import re
 import signal
@@ -37,9 +38,11 @@ def folder():
     return path
 
 
-def trainer_of(**options):
+def trainer_of(frozen=(), **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64))
+    for layer in frozen:
+        model[layer].requires_grad_(False)
 
     class Loss(nn.Module):
 
@@ -112,6 +115,38 @@ def test_what_a_seal_cannot_be_is_said(folder):
         trainer.seal()
 
 
+def test_the_room_for_seals_is_known_before_a_run(folder):
+    """What a trainer takes of the disk for seals is what the forecast says, to the block; weights that are not trained need none."""
+    disk = dict(frozen=[2], budget="600KiB", spill_dir=folder / "spill", seal=folder / "run.seal")
+    trainer, batch = trainer_of(**disk, spill_capacity="16MiB")
+    memory = trainer.memory("600KiB")
+    tier = memory.plan.tiers["disk"]
+    homes = sum(trainer.held()["disk"].values())
+    blocks = lambda count: (4 * count + 4095) // 4096 * 4096  # noqa: E731
+    assert tier["seal_bytes"] == 3 * sum(map(blocks, (64 * 256, 256, 256 * 64, 64)))
+    assert f"{tier['seal_bytes']} bytes more for sealed checkpoints" in str(memory)
+    trainer.fit([batch])
+    assert trainer.seal()["sealed_bytes"] == tier["seal_bytes"] + blocks(256 * 256) + blocks(256), "frozen weights lie in a sealed checkpoint, too"
+    module = trainer.modules["0"]
+    assert "seal_bytes" not in trainer.memory("600KiB", seal=False).plan.tiers["disk"] and "for sealed" not in module.memory("600KiB", optimizer=trainer.optimizer).text
+    assert module.memory("600KiB", optimizer=trainer.optimizer, seal=True).plan.tiers["disk"]["seal_bytes"] == tier["seal_bytes"]
+    # A run that seals has its weights and states on the disk, also where nothing has to leave.
+    ample = trainer.memory("64MiB")
+    assert ample.plan.what == "unconstrained" and ample.plan.tiers["disk"]["seal_bytes"] == tier["seal_bytes"]
+    assert "disk" not in trainer.memory("64MiB", seal=False).plan.tiers
+    small = trainer.memory("600KiB", device=f"cpu:dram=4MiB,disk={folder / 'spill'}?capacity={tier['bytes'] + tier['seal_bytes'] - 4096}")
+    assert not small.fits and f"{tier['seal_bytes']} bytes of them for sealed checkpoints, and there are" in small.why
+    with pytest.raises(segue.UnsupportedError, match="no disk right below its memory"):
+        trainer.memory("600KiB", device="sim:dram=4MiB,link=2GB/s")
+    del trainer
+    gc.collect()
+    # A trainer begins with what weights, states and seals take together, and not with a block less.
+    trainer_of(**disk, spill_capacity=homes + tier["seal_bytes"])
+    gc.collect()
+    with pytest.raises(segue.OutOfMemoryError, match="both of which segue-run fit --seal counts"):
+        trainer_of(**disk, spill_capacity=homes + tier["seal_bytes"] - 4096)
+
+
 def compiled(folder):
     subprocess.run([BUILD / "bin" / "segue-compile", INPUTS / "bigram-blocks.mlir", "--optimizer=adamw", "-o", folder / "g.segue"], check=True, timeout=60)
     (folder / "text.txt").write_bytes(bytes(range(97, 105)) * 500)
@@ -131,6 +166,9 @@ def test_the_last_checkpoint_is_whole_and_one_of_a_run_told_to_end_is_sealed(fol
     assert done.returncode == 0, done.stderr
     count, on_disk, written = re.search(r"sealed checkpoints: (\d+) of ([\d.]+) MiB on the disk, [\d.]+ ms and ([\d.]+) MiB", done.stderr).groups()
     assert int(count) == 3 and float(on_disk) > 1.4 and float(written) < 2.4
+    fit = subprocess.run([BUILD / "bin" / "segue-run", "fit", folder / "g.segue", "--seal", "--budget", "2400KiB", "--json"], capture_output=True, text=True, timeout=60)
+    tier = json.loads(fit.stdout)["plans"][1]["tiers"]["disk"]
+    assert f"on the disk {tier['bytes'] / MIB:.1f} MiB and {tier['seal_bytes'] / MIB:.1f} for sealed checkpoints" in done.stderr
     assert b"segue.sealed" not in (folder / "c.safetensors").read_bytes()
     assert list((folder / "spill").iterdir()) == []
 

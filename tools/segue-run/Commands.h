@@ -127,6 +127,8 @@ struct FitOptions : CommonOptions {
   /// The bytes of device_dram; none for what the device has.
   std::vector<uint64_t> budgets;
   int64_t accumulate = 1;
+  /// True for a run that seals its checkpoints on the disk.
+  bool seal = false;
   /// The config of a run whose services are described; empty for none.
   std::string config;
 };

@@ -51,6 +51,8 @@ int fit(const FitOptions &options) {
       doesFit = false;
     }
   MemoryForecast forecast(device, std::move(modules), std::move(session), size_t(options.accumulate));
+  if (options.seal)
+    forecast.countSeals();
   if (options.budgets.empty())
     doesFit &= forecast.ask().fits;
   for (uint64_t budget : options.budgets)

@@ -172,9 +172,12 @@ public:
       : session_(session), path_(std::move(path)), areSealed_(mayBeSealed && session.canSeal()) {
     if (areSealed_)
       session_.sealAt(path_);
+    takenBytes_ = areSealed_ ? session_.sealRoom() : 0;
   }
 
   bool areSealed() const { return areSealed_; }
+  /// Returns the bytes of the disk that were taken for them.
+  uint64_t takenBytes() const { return takenBytes_; }
   void write() {
     if (!areSealed_)
       return session_.save(path_);
@@ -207,7 +210,7 @@ private:
   bool areSealed_;
   int count_ = 0;
   double seconds_ = 0;
-  uint64_t bytes_ = 0, sealedBytes_ = 0;
+  uint64_t takenBytes_ = 0, bytes_ = 0, sealedBytes_ = 0;
 };
 } // namespace
 
@@ -233,8 +236,9 @@ static uint64_t processBytes(std::string_view figure) {
   return 0;
 }
 
-/// Prints what the run took of its budget, of the machine's memory and of the disk.
-static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
+/// Prints what the run took of its budget, of the machine's memory and of the disk; `sealBytes` there for sealed
+/// checkpoints.
+static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore, uint64_t sealBytes) {
   auto mib = [](uint64_t bytes) { return double(bytes) / (1 << 20); };
   const DeviceMemory &memory = device.memory();
   std::fprintf(stderr, "memory: %.1f of %.1f MiB", mib(memory.peakBytes(Space::DeviceDram)), mib(budget));
@@ -243,6 +247,8 @@ static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore) {
                  mib(memory.budget(Space::HostPinned)));
   if (device.hasSpace(Space::Disk))
     std::fprintf(stderr, "; on the disk %.1f MiB", mib(memory.peakBytes(Space::Disk)));
+  if (sealBytes)
+    std::fprintf(stderr, " and %.1f for sealed checkpoints", mib(sealBytes));
   if (uint64_t most = processBytes("VmHWM"))
     std::fprintf(stderr, "; the process %.1f MiB, %.1f of them before the run", mib(most), mib(bytesBefore));
   std::fprintf(stderr, "\n");
@@ -351,7 +357,7 @@ int train(const TrainOptions &asked) {
   leave(/*isWhole=*/true).rethrow();
   midway.print();
   if (budget)
-    printMemory(*device, budget->bytes, bytesBefore);
+    printMemory(*device, budget->bytes, bytesBefore, midway.takenBytes());
   return interruption.status(Done);
 }
 

@@ -220,6 +220,8 @@ static void addFit(CLI::App &app, FitOptions &options) {
   addBytes(command, "--budget", options.budgets,
            "of the device's memory, as 512MiB; may be given again; all that the device has");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
+  command->add_flag("--seal", options.seal,
+                    "count the room on the disk for sealed checkpoints, as of train --spill-dir --save-every");
   command->add_option("--config", options.config, "JSON file of a run: what each of its services would do")
       ->check(CLI::ExistingFile);
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);

@@ -219,7 +219,8 @@ void DiskDevice::requireSpare(uint64_t bytes) {
                     mebibytes(free) + " of " + mebibytes(file().capacity()) + " are free in " +
                     file().folder().string() + "; give it a capacity of " +
                     mebibytes(file().capacity() + wanted - free) +
-                    " (--spill-capacity, spill_capacity=) and what a step wants there, or seal nothing");
+                    " (--spill-capacity, spill_capacity=) and what a step wants there, both of which "
+                    "segue-run fit --seal counts, or seal nothing");
   memory().setBudget(Space::Disk, budget - wanted);
   while (wanted) {
     uint64_t size = std::min(wanted, ram_.freeMemory(Space::Disk).largestRange / SpillFile::block * SpillFile::block);

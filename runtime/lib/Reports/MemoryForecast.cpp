@@ -8,6 +8,7 @@
 #include "segue/runtime/Reports/MemoryForecast.h"
 #include "../Drivers/DeviceOptions.h"
 #include "../Session/OwnDevice.h"
+#include "../Session/SealedCheckpoint.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -57,6 +58,12 @@ MemoryForecast::MemoryForecast(std::string_view spec, std::vector<SessionModule>
                                                                    std::move(options), microBatches));
 }
 
+void MemoryForecast::countSeals() {
+  if (!twin_.session().canSeal())
+    throw noDiskToSealOn(spec_);
+  sealBytes_ = twin_.session().sealRoom();
+}
+
 uint64_t MemoryForecast::capacityOf(Space space) const {
   for (const SpaceInfo &info : spaces_)
     if (info.space == space)
@@ -100,9 +107,11 @@ std::vector<TierForecast> MemoryForecast::tiers(const StepForecast &step) const 
       if (peak.space == space && peak.bytes > tier.peak.bytes)
         tier.peak = peak;
     tier.bytes = space == Space::DeviceDram ? step.bytes : tier.peak.bytes;
+    if (space == Space::Disk)
+      tier.sealBytes = sealBytes_.value_or(0);
     // A run without a plan has nothing below the device.
     bool isBelow = space != Space::DeviceDram && space != Space::DeviceL1;
-    if (tier.bytes && !(isBelow && step.plan->away.empty()))
+    if (tier.bytes && !(isBelow && step.plan->away.empty() && !sealBytes_))
       tiers.push_back(std::move(tier));
   }
   return tiers;
@@ -110,9 +119,10 @@ std::vector<TierForecast> MemoryForecast::tiers(const StepForecast &step) const 
 
 std::string MemoryForecast::lacks(const StepForecast &step) const {
   for (const TierForecast &tier : tiers(step))
-    if (tier.bytes > tier.capacityBytes)
-      return "it takes " + quantity(tier.bytes) + " of " + std::string(name(tier.space)) + ", and there are " +
-             quantity(tier.capacityBytes);
+    if (uint64_t bytes = tier.bytes + tier.sealBytes; bytes > tier.capacityBytes)
+      return "it takes " + quantity(bytes) + " of " + std::string(name(tier.space)) +
+             (tier.sealBytes ? ", " + quantity(tier.sealBytes) + " of them for sealed checkpoints" : "") +
+             ", and there are " + quantity(tier.capacityBytes);
   return "";
 }
 
@@ -198,11 +208,14 @@ Json MemoryForecast::json(const StepForecast &step) const {
                    {"recomputed", step.played.remade},
                    {"recompute_seconds", step.plan->remakeSeconds}};
   Json tiers = Json::object();
-  for (const TierForecast &tier : this->tiers(step))
-    tiers[std::string(name(tier.space))] = {{"bytes", tier.bytes},
-                                            {"capacity_bytes", tier.capacityBytes},
-                                            {"phase", std::string(name(tier.peak.phase))},
-                                            {"held", jsonOfHolders(tier.peak.holders, mostHolders)}};
+  for (const TierForecast &tier : this->tiers(step)) {
+    Json &each = tiers[std::string(name(tier.space))] = {{"bytes", tier.bytes},
+                                                         {"capacity_bytes", tier.capacityBytes},
+                                                         {"phase", std::string(name(tier.peak.phase))},
+                                                         {"held", jsonOfHolders(tier.peak.holders, mostHolders)}};
+    if (tier.space == Space::Disk && sealBytes_)
+      each["seal_bytes"] = tier.sealBytes;
+  }
   Json disk;
   if (auto speed = twin_.diskLink())
     disk = jsonOfEdge(step.played.diskOutBytes, step.played.diskInBytes, *speed);
@@ -329,6 +342,8 @@ std::string MemoryForecast::text() const {
     text += formatted("%-12s %12s of %s, in ", std::string(name(tier.space)).c_str(), quantity(tier.bytes).c_str(),
                       quantity(tier.capacityBytes).c_str()) +
             std::string(name(tier.peak.phase)) + "\n";
+    if (tier.sealBytes)
+      text += formatted("%-12s %12s more for sealed checkpoints\n", "", quantity(tier.sealBytes).c_str());
     for (const MemoryHolder &holder : std::span(tier.peak.holders).first(std::min<size_t>(tier.peak.holders.size(), 4)))
       text += formatted("%14.2f MiB  ", mib(holder.bytesAtPeak)) + holder.owner.str() + "\n";
   }

@@ -94,12 +94,28 @@ void removeSealedFile(const std::filesystem::path &file, const std::filesystem::
 // Sealing
 //===----------------------------------------------------------------------===//
 
+bool canSealOn(const Device &device) { return device.hasSpace(Space::Disk) && !device.diskLink(); }
+
+Error noDiskToSealOn(std::string_view spec) {
+  return Error(ErrorCode::Unsupported, "device \"" + std::string(spec) +
+                                           "\" has no disk right below its memory, on which checkpoints could be "
+                                           "sealed; save them whole, or seal on cpu:dram=...,disk=FOLDER");
+}
+
+uint64_t sealableBytes(const Tensor &tensor) {
+  if (!tensor)
+    return 0;
+  const TensorDesc &desc = tensor.desc();
+  if (desc.layout.space != Space::Disk || desc.layout.offset != 0 || !desc.isDense() ||
+      isQuantized(desc.layout.storage) || !desc.layout.tile.empty() || tensor.storage()->isExternal())
+    return 0;
+  return (desc.spanBytes() + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+}
+
 CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
     : device_(std::move(device)), disk_(diskTier(*device_)), path_(std::move(path)) {
   if (!disk_)
-    throw Error(ErrorCode::Unsupported, "device \"" + device_->name() +
-                                            "\" has no disk on which checkpoints could be sealed; save them, or open "
-                                            "it with disk=FOLDER");
+    throw noDiskToSealOn(device_->name());
   // A file seals for one checkpoint at a time.
   if (std::string other = disk_->file().path().filename().string(); !other.empty()) {
     if (!other.starts_with(ownPrefix(path_)))
@@ -119,15 +135,9 @@ CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
 bool CheckpointSealer::isAt(const std::filesystem::path &path) const { return wholePath(path) == wholePath(path_); }
 
 SpillExtent CheckpointSealer::rangeOf(const Tensor &tensor) const {
-  const TensorDesc &desc = tensor.desc();
-  if (desc.layout.space != Space::Disk || desc.layout.offset != 0 || !desc.isDense() ||
-      isQuantized(desc.layout.storage) || !desc.layout.tile.empty() || tensor.storage()->isExternal())
-    return {};
-  uint64_t bytes = (desc.spanBytes() + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
-  return {uint64_t(tensor.bytes() - disk_->file().data()), bytes};
+  return {uint64_t(tensor.bytes() - disk_->file().data()), sealableBytes(tensor)};
 }
 
-uint64_t CheckpointSealer::bytesOf(const Tensor &tensor) const { return tensor ? rangeOf(tensor).bytes : 0; }
 void CheckpointSealer::requireSpare(uint64_t bytes) { disk_->requireSpare(bytes); }
 uint64_t CheckpointSealer::writtenBytes() const { return disk_->file().writeTraffic().bytes; }
 
@@ -168,7 +178,7 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const HashOf &hash
   std::map<std::string, const Tensor *> onDisk;
   auto sort = [&](const TensorMap &from, TensorMap &rest, std::string_view prefix) {
     for (const auto &[key, tensor] : from)
-      if (bytesOf(tensor))
+      if (sealableBytes(tensor))
         onDisk[std::string(prefix) + key] = &tensor;
       else
         rest[key] = tensor;

@@ -41,6 +41,14 @@ std::filesystem::path sealedFileOf(const std::filesystem::path &path);
 /// nothing.
 void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;
 
+/// Returns true if what lies on the disk of such a device can be sealed, or of one whose twin it is: if the disk is
+/// right below the memory of programs.
+bool canSealOn(const Device &device);
+/// The error of who asks for seals on the device of this spec, on which nothing is sealed.
+Error noDiskToSealOn(std::string_view spec);
+/// Returns the bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
+uint64_t sealableBytes(const Tensor &tensor);
+
 /// Seals the checkpoints of one session. Called on the thread that submits, between two steps.
 class CheckpointSealer {
 public:
@@ -48,8 +56,6 @@ public:
   CheckpointSealer(DeviceRef device, std::filesystem::path path);
 
   bool isAt(const std::filesystem::path &path) const;
-  /// Returns the bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
-  uint64_t bytesOf(const Tensor &tensor) const;
   /// Takes spare blocks. Throws as DiskTier::requireSpare does.
   void requireSpare(uint64_t bytes);
   /// Takes so many spare blocks that all that is sealed may be written over at once.
@@ -78,6 +84,7 @@ private:
   };
 
   uint64_t hashNow(const Tensor &tensor, const SpillExtent &range, const Sealed *before, const HashOf &hashOf);
+  /// Where a tensor lies in the file that is sealed there.
   SpillExtent rangeOf(const Tensor &tensor) const;
 
   DeviceRef device_;

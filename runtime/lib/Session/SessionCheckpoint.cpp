@@ -128,18 +128,25 @@ std::string Session::load(const std::filesystem::path &path) {
   return std::move(read.notes);
 }
 
-bool Session::canSeal() const { return diskTier(*state_->device) != nullptr; }
+bool Session::canSeal() const { return canSealOn(*state_->device); }
+
+uint64_t Session::sealRoom() const {
+  const State &s = *state_;
+  if (!canSeal())
+    throw noDiskToSealOn(s.device->name());
+  uint64_t bytes = 0;
+  for (size_t slot = 0; slot < s.values.size(); ++slot)
+    if (s.table.infos()[slot].trained)
+      bytes += sealableBytes(s.values[slot]);
+  for (const auto &[key, tensor] : s.optimizerState)
+    bytes += sealableBytes(tensor);
+  return bytes;
+}
 
 void Session::sealAt(const std::filesystem::path &path) {
   State &s = *state_;
   auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
-  uint64_t bytes = 0;
-  for (size_t slot = 0; slot < s.values.size(); ++slot)
-    if (s.table.infos()[slot].trained && s.values[slot])
-      bytes += sealer->bytesOf(s.values[slot]);
-  for (const auto &[key, tensor] : s.optimizerState)
-    bytes += sealer->bytesOf(tensor);
-  sealer->requireSpare(bytes);
+  sealer->requireSpare(sealRoom());
   s.sealer = std::move(sealer);
 }
 

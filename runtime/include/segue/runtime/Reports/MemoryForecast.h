@@ -11,6 +11,7 @@
 // device nor the weights need to be there.
 //
 //   MemoryForecast forecast("cpu:dram=2GiB,disk=/mnt/ssd", modules, options);
+//   forecast.countSeals();              // of a run that seals its checkpoints
 //   forecast.unconstrained().played.peakBytes
 //   forecast.ask(512 << 20).fits
 //   std::puts(forecast.text().c_str());
@@ -47,6 +48,8 @@ struct TierForecast {
   Space space = Space::DeviceDram;
   /// The bytes that the step needs of it, and those that there are.
   uint64_t bytes = 0, capacityBytes = 0;
+  /// The bytes of it beside those that sealed checkpoints take, of a disk if they are counted.
+  uint64_t sealBytes = 0;
   /// The moment at which the most bytes are live, and those who hold them.
   PhasePeak peak;
 };
@@ -69,6 +72,10 @@ public:
   MemoryForecast(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
                  size_t microBatches = 1);
 
+  /// Counts, in answers and tiers from here on, what sealed checkpoints take of the disk (Session::sealRoom). Throws
+  /// Unsupported for a device that has none right below its memory.
+  void countSeals();
+
   const StepTwin &twin() const { return twin_; }
   const ResidencyPlanner &planner() const { return planner_; }
   /// Returns the step in which nothing leaves, as it runs without budget and services: that of a run
@@ -87,7 +94,9 @@ public:
   const std::vector<StepForecast> &steps() const { return steps_; }
 
   /// Returns the tiers that the step uses: the device's own memory, then the spaces of its
-  /// twin below it. The host's capacity is known where the spec or a profile gives it.
+  /// twin below it. If nothing leaves, there are none below, unless seals are counted: a run
+  /// that seals has its parameters and states there. The host's capacity is known where the
+  /// spec or a profile gives it.
   std::vector<TierForecast> tiers(const StepForecast &step) const;
   /// Returns the capacity of the device's device_dram in bytes.
   uint64_t capacityBytes() const { return capacityOf(Space::DeviceDram); }
@@ -121,6 +130,8 @@ private:
   std::vector<StepForecast> steps_;
   StepForecast smallest_;
   std::vector<FitAnswer> answers_;
+  /// The bytes for sealed checkpoints; nothing if they are not counted.
+  std::optional<uint64_t> sealBytes_;
 };
 
 } // namespace segue::inline runtime

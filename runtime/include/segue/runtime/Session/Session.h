@@ -315,12 +315,15 @@ public:
   // Sealed checkpoints
   //===--------------------------------------------------------------------===//
 
-  /// Returns true on a device with a disk below its memory.
+  /// Returns true on a device with a disk below its memory, and in virtual time on the twin of one.
   bool canSeal() const;
-  /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes the room that they need on the disk: as
-  /// much again as the trained parameters and states there take. Called before the first step, whose plan then goes
-  /// by what is left. Throws Unsupported without a disk, InvalidArgument where the disk has sealed a checkpoint at
-  /// another path, DeviceOom, with nothing changed, where there is no room, naming a capacity that has it.
+  /// Returns the bytes of the disk that sealed checkpoints take beside what lies there: as much again as the trained
+  /// parameters and states there take. What has no memory yet does not count. Throws Unsupported without a disk.
+  uint64_t sealRoom() const;
+  /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes sealRoom() of the disk. Called before the
+  /// first step, whose plan then goes by what is left. Throws Unsupported without a disk, InvalidArgument where the
+  /// disk has sealed a checkpoint at another path, DeviceOom, with nothing changed, where there is no room, naming a
+  /// capacity that has it.
   void sealAt(const std::filesystem::path &path);
   struct SealFigures {
     /// The bytes of tensors that are sealed where they lie, of those that were written to the disk
