@@ -36,8 +36,9 @@ class Step:
         The most that live at once by space, then by phase: ``peaks["device_dram"]["backward"]``.
     tiers : dict
         By space, where the step needs it: ``bytes``, ``capacity_bytes``, the ``phase`` of the peak, and ``held``: who
-        holds how much then, as ``owner`` and ``bytes``, most first. ``disk`` is below the memory of a cpu. Where seals are
-        counted it has ``seal_bytes``, what sealed checkpoints take of it beside ``bytes``.
+        holds how much then, as ``owner`` and ``bytes``, most first. ``disk`` is below the memory of a cpu, and has what a run
+        takes of it beside ``bytes``: ``planning_bytes``, while it plans, when all leaves that can; where seals are counted
+        ``seal_bytes``, for sealed checkpoints.
     seconds : float
         Estimated time of the step.
     added : float

@@ -132,12 +132,12 @@ def test_no_is_an_answer():
     assert f"It does not fit in 1.00 MiB: {memory.why}" in str(memory)
     again = segue.fit(gpt, TOKENS, budget=memory.smallest_budget_bytes)
     assert again.fits and again.plan.peak_bytes == memory.smallest_budget_bytes
-    disk = again.plan.tiers["disk"]["bytes"]
+    disk = sum(again.plan.tiers["disk"][part] for part in ("bytes", "planning_bytes"))
     for room, fits in ((disk, True), (disk - 1, False)):
         memory = segue.fit(gpt, TOKENS, device=again.device.replace(f"disk={again.plan.tiers['disk']['capacity_bytes']}", f"disk={room}"),
                            budget=memory.smallest_budget_bytes)
         assert memory.fits == fits and memory.plan is not None
-    assert memory.why.startswith("it takes ") and "of disk, and there are" in memory.why
+    assert memory.why.startswith("it takes ") and "of disk, " in memory.why and ", and there are" in memory.why
 
 
 def test_a_table():

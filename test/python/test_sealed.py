@@ -134,7 +134,7 @@ def test_the_room_for_seals_is_known_before_a_run(folder):
     ample = trainer.memory("64MiB")
     assert ample.plan.what == "unconstrained" and ample.plan.tiers["disk"]["seal_bytes"] == tier["seal_bytes"]
     assert "disk" not in trainer.memory("64MiB", seal=False).plan.tiers
-    small = trainer.memory("600KiB", device=f"cpu:dram=4MiB,disk={folder / 'spill'}?capacity={tier['bytes'] + tier['seal_bytes'] - 4096}")
+    small = trainer.memory("600KiB", device=f"cpu:dram=4MiB,disk={folder / 'spill'}?capacity={homes + tier['seal_bytes'] - 4096}")
     assert not small.fits and f"{tier['seal_bytes']} bytes of them for sealed checkpoints, and there are" in small.why
     with pytest.raises(segue.UnsupportedError, match="no disk right below its memory"):
         trainer.memory("600KiB", device="sim:dram=4MiB,link=2GB/s")
@@ -145,6 +145,31 @@ def test_the_room_for_seals_is_known_before_a_run(folder):
     gc.collect()
     with pytest.raises(segue.OutOfMemoryError, match="both of which segue-run fit --seal counts"):
         trainer_of(**disk, spill_capacity=homes + tier["seal_bytes"] - 4096)
+
+
+def test_a_run_needs_the_disk_that_the_forecast_says(folder):
+    """With a block less there is neither a yes nor a step; with room for the largest tensor besides it trains, though what is free lies in pieces."""
+    free, batch = trainer_of()
+    losses = free.fit([batch] * 3)
+    for budget, seal in (("1700KiB", None), ("1300KiB", folder / "run.seal")):
+        tier = free.modules["0"].memory(budget, optimizer=free.optimizer, seal=seal is not None).plan.tiers["disk"]
+        need = tier["bytes"] + tier["planning_bytes"] + tier.get("seal_bytes", 0)
+        options = dict(budget=budget, spill_dir=folder / "spill", seal=seal)
+        trainer, _ = trainer_of(**options, spill_capacity=need + 4 * 256 * 256)
+        assert trainer.memory(budget).fits
+        for loss in losses:
+            assert trainer.step(**batch) == loss
+            if seal:
+                trainer.seal()
+        del trainer
+        gc.collect()
+        small, _ = trainer_of(**options, spill_capacity=(need - 1) // 4096 * 4096)
+        assert not small.memory(budget).fits
+        with pytest.raises(segue.OutOfMemoryError, match="do not fit in disk"):
+            small.step(**batch)
+        assert small.step_count == 0
+        del small
+        gc.collect()
 
 
 def compiled(folder):

@@ -107,8 +107,10 @@ std::vector<TierForecast> MemoryForecast::tiers(const StepForecast &step) const 
       if (peak.space == space && peak.bytes > tier.peak.bytes)
         tier.peak = peak;
     tier.bytes = space == Space::DeviceDram ? step.bytes : tier.peak.bytes;
-    if (space == Space::Disk)
+    if (space == Space::Disk) {
+      tier.planningBytes = std::max(twin_.recordedDiskBytes(), tier.bytes) - tier.bytes;
       tier.sealBytes = sealBytes_.value_or(0);
+    }
     // A run without a plan has nothing below the device.
     bool isBelow = space != Space::DeviceDram && space != Space::DeviceL1;
     if (tier.bytes && !(isBelow && step.plan->away.empty() && !sealBytes_))
@@ -119,8 +121,9 @@ std::vector<TierForecast> MemoryForecast::tiers(const StepForecast &step) const 
 
 std::string MemoryForecast::lacks(const StepForecast &step) const {
   for (const TierForecast &tier : tiers(step))
-    if (uint64_t bytes = tier.bytes + tier.sealBytes; bytes > tier.capacityBytes)
-      return "it takes " + quantity(bytes) + " of " + std::string(name(tier.space)) +
+    if (tier.allBytes() > tier.capacityBytes)
+      return "it takes " + quantity(tier.allBytes()) + " of " + std::string(name(tier.space)) +
+             (tier.planningBytes ? ", " + quantity(tier.planningBytes) + " of them while it is planned" : "") +
              (tier.sealBytes ? ", " + quantity(tier.sealBytes) + " of them for sealed checkpoints" : "") +
              ", and there are " + quantity(tier.capacityBytes);
   return "";
@@ -213,6 +216,8 @@ Json MemoryForecast::json(const StepForecast &step) const {
                                                          {"capacity_bytes", tier.capacityBytes},
                                                          {"phase", std::string(name(tier.peak.phase))},
                                                          {"held", jsonOfHolders(tier.peak.holders, mostHolders)}};
+    if (tier.space == Space::Disk)
+      each["planning_bytes"] = tier.planningBytes;
     if (tier.space == Space::Disk && sealBytes_)
       each["seal_bytes"] = tier.sealBytes;
   }
@@ -342,6 +347,8 @@ std::string MemoryForecast::text() const {
     text += formatted("%-12s %12s of %s, in ", std::string(name(tier.space)).c_str(), quantity(tier.bytes).c_str(),
                       quantity(tier.capacityBytes).c_str()) +
             std::string(name(tier.peak.phase)) + "\n";
+    if (tier.planningBytes)
+      text += formatted("%-12s %12s more while it is planned\n", "", quantity(tier.planningBytes).c_str());
     if (tier.sealBytes)
       text += formatted("%-12s %12s more for sealed checkpoints\n", "", quantity(tier.sealBytes).c_str());
     for (const MemoryHolder &holder : std::span(tier.peak.holders).first(std::min<size_t>(tier.peak.holders.size(), 4)))

@@ -182,6 +182,7 @@ struct StepTwin::State {
   /// Among them; null where they are no session's.
   const Session *session = nullptr;
   LinkSpeed link;
+  uint64_t recordedDiskBytes = 0;
 
   void step(EventSink *now) {
     sink.target = now;
@@ -284,6 +285,7 @@ const Session &StepTwin::session() const { return *state_->session; }
 const WeightStreamer *StepTwin::weights() const { return state_->weights ? &state_->weights->streamer() : nullptr; }
 WeightLender *StepTwin::lender() { return state_->weights ? &state_->weights->streamer() : nullptr; }
 
+uint64_t StepTwin::recordedDiskBytes() const { return state_->recordedDiskBytes; }
 LinkSpeed StepTwin::link() const { return state_->link; }
 std::optional<LinkSpeed> StepTwin::diskLink() const { return state_->device->diskLink(); }
 EventSink &StepTwin::events() { return *state_->planned; }
@@ -320,8 +322,11 @@ StepProfile StepTwin::record() {
     everything.away.push_back({gap, profile.gaps[gap].needed});
   std::ranges::stable_sort(everything.away, {}, &Departure::returns);
   begin(profile, everything);
+  DeviceMemory &memory = state.device->memory();
+  memory.resetPeak();
   for (int step = 0; step < 2; ++step) // what is where when a step begins is the doing of the step before
     state.step(&*state.planned);
+  state.recordedDiskBytes = state.device->hasSpace(Space::Disk) ? memory.peakBytes(Space::Disk) : 0;
   std::vector<uint32_t> held = state.planned->heldElsewhere();
   std::ranges::sort(held);
   removeGaps(profile, std::move(held));

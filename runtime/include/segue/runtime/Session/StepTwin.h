@@ -134,6 +134,9 @@ public:
   /// again takes. Gaps whose tensor somebody else holds, so that leaving would free
   /// nothing, are left out.
   StepProfile record();
+  /// Returns the most bytes of a disk that were live at once while record() let everything leave. A run needs them to
+  /// plan its steps, whichever plan it then follows.
+  uint64_t recordedDiskBytes() const;
 
   LinkSpeed link() const;
   /// Of a disk below the host's memory.
