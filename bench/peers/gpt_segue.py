@@ -63,7 +63,7 @@ class Last(nn.Module):
 
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
-    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward
 
 
 def bits_of(losses, trainer):
@@ -122,6 +122,8 @@ def main():
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     parser.add_argument("--spill-dir", help="for --mode disk: a folder on a disk")
     parser.add_argument("--in-backward", action="store_true", help="parameters are updated in backward; caps stay percents of a step that does not")
+    parser.add_argument("--in-forward", action="store_true", help="parameters are updated in the next forward; caps likewise")
+    parser.add_argument("--clip", type=float, help="the most that the norm of the gradients may be")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
 
@@ -140,21 +142,22 @@ def main():
         modules = [segue.compile(First(model), (tokens,), device=device),
                    segue.compile(Last(model), (hidden, targets), device=device)]
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
-    trainer, extra, unconstrained = segue.Trainer(modules, optimizer=optimizer), {}, None
-    if args.in_backward:
+    clip = {"clip_grad_norm": args.clip} if args.clip else {}
+    trainer, extra, unconstrained = segue.Trainer(modules, optimizer=optimizer, **clip), {}, None
+    if args.in_backward or args.in_forward:
         unconstrained = trainer.memory().unconstrained.peak_bytes
-        optimizer = dataclasses.replace(optimizer, in_backward=True)
+        optimizer = dataclasses.replace(optimizer, in_backward=args.in_backward, in_forward=args.in_forward)
         trainer = None
-        trainer = segue.Trainer(modules, optimizer=optimizer)
+        trainer = segue.Trainer(modules, optimizer=optimizer, **clip)
     if args.mode == "streamed":
         telemetry = tempfile.NamedTemporaryFile(suffix=".jsonl", delete=False).name
         trainer = None
-        trainer = segue.Trainer(modules, optimizer=optimizer, config=streamed(telemetry))
+        trainer = segue.Trainer(modules, optimizer=optimizer, **clip, config=streamed(telemetry))
     elif args.mode == "disk":
         cap = int((unconstrained or trainer.memory().unconstrained.peak_bytes) * args.cap / 100)
         extra, trainer = {"cap_mb": round(cap / 2**20, 2)}, None
         try:
-            trainer = segue.Trainer(modules, optimizer=optimizer, budget=cap, spill_dir=args.spill_dir)
+            trainer = segue.Trainer(modules, optimizer=optimizer, **clip, budget=cap, spill_dir=args.spill_dir)
         except segue.BudgetInfeasibleError as error:
             return refuse(args, error, extra)
     elif args.mode != "free":
@@ -169,7 +172,7 @@ def main():
             mode, _, weights = args.mode.partition("-")
             # A plan keeps to a device that has the cap and not a byte more.
             exact = re.sub(r"dram=[^,]*", f"dram={cap}", device) if mode == "planned" else None
-            trainer = segue.Trainer(modules, optimizer=optimizer, device=exact,
+            trainer = segue.Trainer(modules, optimizer=optimizer, **clip, device=exact,
                                     config=capped(memory, cap, mode, telemetry, weights and os.devnull))
         except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
             return refuse(args, error, extra)

@@ -5,7 +5,7 @@
     python bench/tiers/run.py --spill-dir /mnt/ssd --config L --rounds 1 --timeout 3000 --table out/tiers.md
 
 Each run is a process of its own that starts from the same weights and reads the same bytes: Segue in memory, Segue within a part of
-the memory that a step takes by itself with the rest on the disk, the same with parameters updated in backward, PyTorch eager, and PyTorch under a limit of the system (RLIMIT_DATA)
+the memory that a step takes by itself with the rest on the disk, the same with parameters updated in backward or in the next forward, PyTorch eager, and PyTorch under a limit of the system (RLIMIT_DATA)
 that gives it the smallest of these budgets beside what it had when its model was built. They run in rounds, and the best median of
 each counts.
 
@@ -39,6 +39,7 @@ def commands(budgets: list[int], folder: Path) -> dict[str, list[str]]:
         peers[f"segue-{budget}"] = ["gpt_segue.py", "--mode", "disk", "--cap", str(budget), "--spill-dir", str(folder)]
     for budget in budgets:
         peers[f"segue-{budget}-in-backward"] = [*peers[f"segue-{budget}"], "--in-backward"]
+        peers[f"segue-{budget}-in-forward"] = [*peers[f"segue-{budget}"], "--in-forward"]
     return peers | {"torch": ["gpt_torch.py"]}
 
 

@@ -183,8 +183,10 @@ public:
     if (options.emit == Emit::Assembly)
       return kernels ? kernelsToAssembly(kernels, target) : std::string();
 
-    if (failed(runPasses("programs",
-                         [&](PassManager &pm) { return buildProgramPipeline(pm, options.l1Bytes, open), success(); })))
+    bool inForward = options.training && updatesInForward(options.optimizer);
+    if (failed(runPasses("programs", [&](PassManager &pm) {
+          return buildProgramPipeline(pm, options.l1Bytes, open, inForward), success();
+        })))
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();

@@ -22,19 +22,28 @@ static void addCleanup(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createCSEPass());
 }
 
-/// Takes `in-backward` out of the settings of an optimizer: true if it is set.
-static bool takeInBackward(SmallVectorImpl<StringRef> &keys, std::string &error) {
+/// Takes `setting` out of the settings of an optimizer: true if it is set.
+static bool take(StringRef setting, SmallVectorImpl<StringRef> &keys, std::string &error) {
   bool isSet = false;
   llvm::erase_if(keys, [&](StringRef key) {
     auto [name, value] = key.split('=');
-    if (name != "in-backward")
+    if (name != setting)
       return false;
     isSet = value == "true" || value == "1" || value.empty();
     if (!isSet && value != "false" && value != "0")
-      error = ("in-backward of an optimizer is true or false, not \"" + value + "\"").str();
+      error = (setting + " of an optimizer is true or false, not \"" + value + "\"").str();
     return true;
   });
   return isSet;
+}
+
+static constexpr StringLiteral kInBackward = "in-backward", kInForward = "in-forward";
+
+bool segue::updatesInForward(StringRef optimizer) {
+  SmallVector<StringRef> keys;
+  optimizer.split(':').second.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
+  std::string error;
+  return take(kInForward, keys, error);
 }
 
 /// Makes the pass that `kind:key=value,...` configures. `inBackward` tells whether the pass
@@ -43,7 +52,9 @@ static std::unique_ptr<Pass> createOptimizer(StringRef spec, bool &inBackward, s
   auto [kind, settings] = spec.split(':');
   SmallVector<StringRef> keys;
   settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
-  inBackward = takeInBackward(keys, error);
+  inBackward = take(kInBackward, keys, error);
+  if (take(kInForward, keys, error) && inBackward)
+    error = "in-backward and in-forward: a parameter is updated in one place, give one of them";
   std::string rest = (kind + ":" + llvm::join(keys, ",")).str();
   if (error.empty())
     error = findOptimizerError(rest);
@@ -100,8 +111,10 @@ void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts) {
   pm.addPass(createSegueRecomputePrograms());
 }
 
-void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayouts layouts) {
+void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayouts layouts, bool updatesInForward) {
   pm.addPass(createSegueToProg({.chooseOrders = layouts.choose, .explain = layouts.explain}));
+  if (updatesInForward)
+    pm.addPass(prog::createProgUpdateInForward());
   if (l1Bytes)
     pm.addNestedPass<prog::ProgramOp>(prog::createProgPlaceInL1({.l1Bytes = l1Bytes}));
   pm.addNestedPass<prog::ProgramOp>(prog::createProgPlanMemory());
@@ -120,6 +133,11 @@ struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
                                            llvm::cl::init(StatisticsPer::Nothing)};
   Option<bool> blockPrograms{*this, "block-programs", llvm::cl::desc("A function for each block of @forward, too"),
                              llvm::cl::init(false)};
+};
+
+struct ProgramOptions : PassPipelineOptions<ProgramOptions> {
+  Option<bool> inForward{*this, "in-forward", llvm::cl::desc("A forward that updates its parameters first, too"),
+                         llvm::cl::init(false)};
 };
 
 struct LayoutOptions : PassPipelineOptions<LayoutOptions> {
@@ -144,6 +162,7 @@ void segue::registerSeguePipelines() {
                                           });
   PassPipelineRegistration<>("segue-kernel-pipeline", "Expand composite ops and move them into kernels",
                              [](OpPassManager &pm) { buildKernelPipeline(pm); });
-  PassPipelineRegistration<>("segue-program-pipeline", "Make programs, plan their memory, list alternatives",
-                             [](OpPassManager &pm) { buildProgramPipeline(pm); });
+  PassPipelineRegistration<ProgramOptions>(
+      "segue-program-pipeline", "Make programs, plan their memory, list alternatives",
+      [](OpPassManager &pm, const ProgramOptions &options) { buildProgramPipeline(pm, 0, {}, options.inForward); });
 }

@@ -56,8 +56,8 @@ class Group:
         if optimizer is not None:
             if not isinstance(optimizer, Optimizer):
                 raise InvalidArgumentError(f"the optimizer of a group is a {type(optimizer).__name__}; give segue.AdamW(...) or another of its kind")
-            if optimizer.groups or optimizer.in_backward or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
-                raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay or in_backward, which are said by the "
+            if optimizer.groups or optimizer.in_backward or optimizer.in_forward or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
+                raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay, in_backward or in_forward, which are said by the "
                                            "optimizer that the group belongs to")
         for name, value in (("patterns", patterns), ("lr", lr), ("weight_decay", weight_decay), ("optimizer", optimizer)):
             object.__setattr__(self, name, value)
@@ -87,6 +87,10 @@ class Optimizer:
     products. It cannot be had together with clipping by norm or with gradients of several batches, and a gradient that is not
     finite is found after some parameters were updated: the run goes on from its last checkpoint then.
 
+    With `in_forward`, a parameter is updated by the next step, right before its forward reads it, to the same bits: what a budget
+    moves for that travels beside the products of the blocks before, and gradients are clipped by norm all the same. The gradients
+    wait for it, on the disk or host. `sync`, and whatever else reads parameters or states, has the updates made first.
+
     With ``state_bits=8``, moments take a byte per element, and an f32 for every 256 of them, in place of four bytes: in memory, and
     in checkpoints, where `m.weight` has the codes and `m_scale.weight` the scales. Steps are computed in f32, and what is kept is
     rounded (`docs/guides/optimizers.md`). States of parameters with less than 4,096 elements, or with a number of them that 64
@@ -99,6 +103,7 @@ class Optimizer:
     clip_grad_value: float | None = field(default=None, kw_only=True)
     ema_decay: float | None = field(default=None, kw_only=True)
     in_backward: bool = field(default=False, kw_only=True)
+    in_forward: bool = field(default=False, kw_only=True)
     state_bits: int = field(default=32, kw_only=True)
 
     kind = ""
@@ -167,7 +172,7 @@ class Optimizer:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
         text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
         constants = self.constants() | {name.replace("_", "-"): value for name, value in more.items()}
-        constants |= {"in-backward": True} if self.in_backward else {}
+        constants |= {"in-backward": True} if self.in_backward else {"in-forward": True} if self.in_forward else {}
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
     def settings(self, names: Iterable[str]) -> dict[str, Settings]:
@@ -258,7 +263,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "state_bits", "ns_coefficients", "adjust_lr_fn")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "in_forward", "state_bits", "ns_coefficients", "adjust_lr_fn")
 
 
 @dataclass(frozen=True)
@@ -436,7 +441,7 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False,
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False, "in-forward": False,
                                                     "state-bits": 32.0}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")

@@ -150,6 +150,8 @@ class Trainer(Checkpoints):
             what = "clip_grad_norm needs the norm of all gradients" if clip_grad_norm else "grad_accumulation adds up gradients of several batches"
             raise InvalidArgumentError(f"{what} before the first update, and the optimizer has in_backward=True, which updates a "
                                        "parameter as soon as its gradient is known; leave one of them away")
+        if optimizer.in_backward and optimizer.in_forward:
+            raise InvalidArgumentError("the optimizer has in_backward=True and in_forward=True, and a parameter is updated once; leave one away")
         for module in named.values():
             if isinstance(module, LoadedModule) and module._missing:
                 names = sorted(module._missing)
@@ -728,8 +730,10 @@ class Trainer(Checkpoints):
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
 
         Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
-        memory alone are written there, where the PyTorch modules have theirs.
+        memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
+        (``in_forward``) are made.
         """
+        self._session.finish_updates()
         with torch.no_grad():
             for bound in self._bound:
                 if not bound.is_shared:

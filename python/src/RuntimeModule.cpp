@@ -490,6 +490,7 @@ static void bindSession(nb::module_ &m) {
       .def("gradient", &Session::gradient, "key"_a, nb::rv_policy::copy)
       .def("input_gradients", [](const Session &session) { return toDict(session.inputGradients()); })
       .def("clear_gradients", &Session::clearGradients)
+      .def("finish_updates", &Session::finishUpdates, ReleaseGil())
       .def(
           "evaluate",
           [](Session &session, const nb::dict &batch) {

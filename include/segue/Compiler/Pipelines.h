@@ -44,9 +44,14 @@ struct OpenLayouts {
 /// between programs.
 void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {});
 
+/// Returns true if the spec of an optimizer asks for updates in the next forward.
+bool updatesInForward(llvm::StringRef optimizer);
+
 /// Makes programs of what is left, plans their memory, and lists what layouts
-/// their inputs and outputs could have. Temporaries take `l1Bytes` of device_l1.
-void buildProgramPipeline(mlir::OpPassManager &pm, uint64_t l1Bytes = 0, OpenLayouts layouts = {});
+/// their inputs and outputs could have. Temporaries take `l1Bytes` of device_l1. With `updatesInForward`
+/// a forward that updates its parameters first is one of the programs.
+void buildProgramPipeline(mlir::OpPassManager &pm, uint64_t l1Bytes = 0, OpenLayouts layouts = {},
+                          bool updatesInForward = false);
 
 void registerSeguePipelines();
 

@@ -138,10 +138,13 @@ void PlannedResidency::forget() {
   itemOfGap_.clear();
   blocks_.reset();
   inStep_ = fetchesLater_ = false;
-  // Gradients of a step that was given up.
+  // Gradients of a step that was given up go; those that somebody holds wait for the next forward.
   for (uint32_t i = 0; i < plan_.items.size(); ++i)
     if (plan_.items[i] && plan_.isGradient[i]) {
-      if (Item *item = residentItem(i); item && item->host().tensor.isSoleOwner())
+      Item *item = residentItem(i);
+      if (item && !item->host().tensor.isSoleOwner())
+        continue;
+      if (item)
         residency_.forget(*item);
       plan_.items[i].reset();
     }

@@ -51,6 +51,7 @@ void StepRecorder::on(const event::PhaseBegin &begin) {
     cursor_.reset();
     tracks_.clear();
     residents_.clear();
+    carried_.clear();
     inUse_.clear();
     broughtByTarget_.clear();
   }
@@ -194,10 +195,14 @@ void StepRecorder::on(const event::OfferInput &offer) {
 void StepRecorder::on(const event::BlockInput &need) {
   const auto &[program, input, value] = need;
   bool isBrought = broughtByTarget_.erase({program.image().get(), program.index(), input}) > 0;
+  const Value &read = program.inputs()[input];
+  bool isCarried = read.role == Role::Gradient && phase_ == Phase::Forward; // of the step before
   // A tensor that lives on the device stays there, as gradients do where nothing leaves.
   // One that came by no event of an output cannot leave.
-  if (isBrought || (program.inputs()[input].role == Role::Gradient && residents_.contains(value.storage()->id()))) {
-    uint32_t resident = residentOf(value, &program.inputs()[input]);
+  if (isBrought || isCarried || (read.role == Role::Gradient && residents_.contains(value.storage()->id()))) {
+    uint32_t resident = residentOf(value, &read);
+    if (isCarried)
+      carried_[{program.image().get(), read.of}] = resident;
     inUse_[input] = resident;
     use(resident, input);
   }
@@ -210,6 +215,12 @@ void StepRecorder::on(const event::Output &made) {
   if (!target)
     return;
   record(StepEvent::Kind::Output, program.outputs()[output].name);
+  // The gradient that the next forward reads has the place of the one that this forward has read.
+  if (auto carried = carried_.extract({program.image().get(), program.outputs()[output].of}); !carried.empty()) {
+    residents_[value.storage()->id()] = carried.mapped();
+    tracks_[carried.mapped()].isCarried = true;
+    tracks_[carried.mapped()].leaves = noIndex; // there was none until now
+  }
   uint32_t resident = residentOf(value, &program.outputs()[output]);
   use(resident, 0);
   tracks_[resident].leaves = lastEvent();
@@ -252,9 +263,19 @@ StepProfile StepRecorder::takeProfile(const LinkSpeed &link) {
   // host's before the first use, they are so until somebody writes them.
   for (uint32_t resident = 0; resident < tracks_.size(); ++resident) {
     const Track &track = tracks_[resident];
-    if (profile_.residents[resident].role == Role::Gradient || track.leaves == noIndex)
+    bool isGradient = profile_.residents[resident].role == Role::Gradient;
+    if ((isGradient && !track.isCarried) || track.leaves == noIndex)
       continue;
     uint32_t around = uint32_t(profile_.gaps.size());
+    if (isGradient) { // it has a home only once it has left where it was made
+      bool isMade = profile_.events[track.leaves].kind != StepEvent::Kind::BlockEnd;
+      if (!isMade && track.gaps.empty())
+        continue;
+      addGap(resident, track.firstUse, isMade ? track.bytes : 0);
+      if (!isMade)
+        profile_.gaps[around].with = uint32_t(track.gaps.back());
+      continue;
+    }
     addGap(resident, track.firstUse, track.isChanged ? track.bytes : 0);
     for (size_t gap : track.gaps)
       profile_.gaps[gap].with = around;

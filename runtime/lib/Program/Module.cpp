@@ -122,10 +122,10 @@ bool Module::givesGradientOf(std::string_view name) const {
   return false;
 }
 
-std::vector<Tensor> Module::gather(const Program &program, const Lookup &values) const {
+std::vector<Tensor> Module::gather(std::span<const Value> wanted, const Lookup &values) const {
   std::vector<Tensor> inputs;
-  inputs.reserve(program.inputs().size());
-  for (const Value &value : program.inputs()) {
+  inputs.reserve(wanted.size());
+  for (const Value &value : wanted) {
     Tensor tensor = values(value);
     if (!tensor)
       throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": no tensor was given for " +
@@ -164,7 +164,7 @@ std::vector<Tensor> Module::infer(const Lookup &values, EventSink *events) const
   const Program *program = find("inference");
   if (!program)
     program = find("forward");
-  return outputsOf(*program, submit(device_, *program, gather(*program, values), events));
+  return outputsOf(*program, submit(device_, *program, gather(program->inputs(), values), events));
 }
 
 ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
@@ -172,10 +172,25 @@ ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
   if (!program)
     throw Error(ErrorCode::InvalidArgument,
                 "module \"" + name_ + "\" was compiled for inference only; compile it for training");
-  std::vector<Tensor> inputs = gather(*program, values);
+  return forwardBy(*program, gather(program->inputs(), values), events, nullptr);
+}
+
+ForwardResult Module::forwardUpdating(const Lookup &values, std::vector<Tensor> updates, std::vector<Tensor> &updated,
+                                      EventSink *events) const {
+  const Program *program = find(updatingForward);
+  if (!program)
+    throw Error(ErrorCode::InvalidArgument, "module \"" + name_ + "\" was compiled without in-forward");
+  std::vector<Tensor> inputs = gather(find("forward")->inputs(), values);
+  std::ranges::move(updates, std::back_inserter(inputs));
+  return forwardBy(*program, std::move(inputs), events, &updated);
+}
+
+ForwardResult Module::forwardBy(const Program &program, std::vector<Tensor> inputs, EventSink *events,
+                                std::vector<Tensor> *others) const {
   ForwardResult result;
+  size_t own = find("forward")->outputs().size();
   if (!hasBackward()) {
-    result.outputs = outputsOf(*program, submit(device_, *program, std::move(inputs), events));
+    result.outputs = outputsOf(program, submit(device_, program, std::move(inputs), events));
     return result;
   }
   // Keep only what backward reads again; the executor may free the rest.
@@ -185,7 +200,10 @@ ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
   for (size_t i = 0; i < backwardInputs_.size(); ++i)
     if (backwardInputs_[i].source == Source::ForwardInput)
       held[i] = inputs[backwardInputs_[i].index];
-  std::vector<Tensor> results = submit(device_, *program, std::move(inputs), events);
+  std::vector<Tensor> results = submit(device_, program, std::move(inputs), events);
+  if (others)
+    others->assign(std::make_move_iterator(results.begin() + own), std::make_move_iterator(results.end()));
+  results.resize(own);
   for (size_t i = 0; i < backwardInputs_.size(); ++i) {
     if (backwardInputs_[i].source != Source::SavedOutput)
       continue;
@@ -193,7 +211,7 @@ ForwardResult Module::forward(const Lookup &values, EventSink *events) const {
     held[i] = saved;
     token.savedBytes_ += saved.desc().spanBytes();
   }
-  result.outputs = outputsOf(*program, results);
+  result.outputs = outputsOf(program, results);
   return result;
 }
 

@@ -55,6 +55,8 @@ public:
       verifyOptimizer(*optimizer);
     if (const schema::Program *gradNorm = find("grad_norm"))
       verifyGradNorm(*gradNorm);
+    if (const schema::Program *updating = find(Module::updatingForward))
+      verifyForwardUpdating(*updating);
   }
 
 private:
@@ -264,6 +266,37 @@ private:
     const schema::Value *before = find(given, value.name()->string_view());
     check(before && before->role() == value.role() && of(*before) == of(value) && isSameTensor(*before, value), program,
           "output", value, "the program has no such input");
+  }
+
+  /// Verifies that inputs and outputs are those of forward and, behind them, those of the optimizer.
+  void verifyForwardUpdating(const schema::Program &updating) const {
+    const schema::Program *forward = find("forward"), *optimizer = find("optimizer");
+    if (!forward || !optimizer)
+      throw Error(ErrorCode::FileCorrupt, file_ + ": program \"" + std::string(Module::updatingForward) +
+                                              "\" is there without \"forward\" and \"optimizer\"");
+    auto list = [](const Values *values) {
+      std::vector<const schema::Value *> all;
+      for (uint32_t i = 0; i < countOf(values); ++i)
+        all.push_back(values->Get(i));
+      return all;
+    };
+    auto compare = [&](const char *kind, const Values *own, const Values *forwards, const Values *optimizers) {
+      std::vector<const schema::Value *> given = list(own), wanted = list(forwards);
+      for (const schema::Value *value : list(optimizers))
+        if (std::string_view(kind) == "output" || value->role() != schema::Role::parameter)
+          wanted.push_back(value);
+      for (size_t i = 0; i < given.size(); ++i) {
+        std::string name = i < wanted.size() ? std::string(wanted[i]->name()->string_view()) : "";
+        bool isHyper = i < wanted.size() && i >= countOf(forwards) && wanted[i]->role() == schema::Role::hyper;
+        check(i < wanted.size() && given[i]->name()->string_view() == (isHyper ? "update." + name : name) &&
+                  given[i]->role() == wanted[i]->role() && of(*given[i]) == of(*wanted[i]) && isSameTensor(*given[i], *wanted[i]),
+              updating, kind, *given[i], "stands where forward or the optimizer have " + (name.empty() ? "none" : quoted(name)));
+      }
+      if (given.size() < wanted.size())
+        check(false, updating, kind, *wanted[given.size()], "is not there");
+    };
+    compare("input", updating.inputs(), forward->inputs(), optimizer->inputs());
+    compare("output", updating.outputs(), forward->outputs(), optimizer->outputs());
   }
 
   void verifyGradNorm(const schema::Program &gradNorm) const {

@@ -92,6 +92,7 @@ OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterT
   plan.isInBackward = module.updatesInBackward();
   plan.optimizer = module.find(plan.isInBackward ? "backward" : "optimizer");
   plan.gradNorm = plan.isInBackward ? nullptr : module.find("grad_norm");
+  plan.isInForward = module.updatesInForward();
   auto resolveValue = plan.isInBackward ? resolveInBackward : resolve;
   for (const Value &value : module.parameters())
     plan.ownsParameters |= table.owner(table.slotOf(index, value.name)) == index;
@@ -101,6 +102,11 @@ OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterT
     for (const Value &value : plan.optimizer->outputs()) // each is an input, too: verified when the file was loaded
       plan.optimizerOutputs.push_back(resolveValue(module, index, table, value));
   }
+  for (const OptimizerValue &input : plan.optimizerInputs)
+    if (plan.isInForward && input.feed == Feed::Parameter && table.infos()[input.slot].members.size() > 1)
+      throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" updates \"" + table.infos()[input.slot].key +
+                                              "\" in its forward, but other modules read it, too; compile it without "
+                                              "in-forward");
   if (plan.gradNorm)
     for (const Value &value : plan.gradNorm->inputs())
       plan.gradNormInputs.push_back(resolveValue(module, index, table, value));

@@ -37,6 +37,8 @@ struct OptimizerPlan {
   const Program *optimizer = nullptr, *gradNorm = nullptr;
   /// True if `optimizer` is backward. There is no `gradNorm` then: backward gives squares of gradients itself.
   bool isInBackward = false;
+  /// True if updates wait for the next forward, which makes them (Module::forwardUpdating); "optimizer" is there, too.
+  bool isInForward = false;
   /// True if the module trains a parameter that no earlier one trains.
   bool ownsParameters = false;
   std::vector<OptimizerValue> optimizerInputs, optimizerOutputs, gradNormInputs;

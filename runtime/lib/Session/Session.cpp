@@ -80,6 +80,11 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                   "was compiled with its optimizer in backward, which updates before that is known; compile it "
                   "without in-backward");
   }
+  bool isInForward = std::ranges::any_of(plans, &OptimizerPlan::isInForward);
+  if (isInForward && (options.weights || (services && (!services->wantsPlan() || services->weights()))))
+    throw Error(ErrorCode::Unsupported,
+                "a module was compiled with its optimizer in forward, whose gradients stay between two steps: within a budget "
+                "that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it without in-forward");
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
@@ -193,7 +198,10 @@ MemoryServices *Session::services() { return state_->services.get(); }
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const std::optional<LossScaling> &Session::lossScaling() const { return state_->options.lossScaling; }
-const TensorMap &Session::state() const { return state_->optimizerState; }
+const TensorMap &Session::state() const {
+  state_->makeDeferred();
+  return state_->optimizerState;
+}
 
 //===----------------------------------------------------------------------===//
 // Batches of other extents
@@ -210,6 +218,7 @@ static std::vector<const Value *> valuesOf(const Module &module) {
 
 void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) {
   State &s = *state_;
+  s.makeDeferred();
   if (s.precision)
     throw Error(ErrorCode::Unsupported, "Selective Precision has measured the programs of one set of extents; with it, "
                                         "all batches of a session have the same");
@@ -375,11 +384,22 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
   batchValues.clear();
   losses.clear();
   const std::vector<Module> &modules = modulesNow();
+  for (size_t m = 0; m < modules.size(); ++m)
+    if (plans[m].isInForward && !modules[m].updatesInForward())
+      makeDeferred();
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<Tensor> found;
   for (size_t m = 0; m < modules.size(); ++m) {
     const Module &module = modules[m];
-    ForwardResult result = module.forward(lookup(m, wiring, batch, outputs), options.events);
+    ForwardResult result;
+    if (deferred && plans[m].isInForward) {
+      std::vector<Tensor> inputs = deferredInputs(m), updated;
+      isUpdating = true;
+      result = module.forwardUpdating(lookup(m, wiring, batch, outputs), std::move(inputs), updated, options.events);
+      storeUpdated(plans[m], std::move(updated));
+    } else {
+      result = module.forward(lookup(m, wiring, batch, outputs), options.events);
+    }
     GradientTape::Step step{&module, std::move(result.token), {}, {}, {}};
     for (const Value &parameter : module.parameters())
       step.parameters.push_back(GradientTape::ValueId(table.slotOf(m, parameter.name)));
@@ -406,6 +426,8 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
       step.given = updateInputs(m);
     tape.record(std::move(step));
   }
+  deferred.reset();
+  isUpdating = false;
   if (found.empty())
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
@@ -509,10 +531,13 @@ double Session::forwardBackward(const TensorMap &batch) {
     ++s.waiting;
     return loss;
   } catch (const std::exception &error) {
-    bool isUpdating = s.isUpdating;
+    bool isUpdating = s.isUpdating, isForward = s.deferred.has_value();
     s.abort();
-    if (isUpdating)
-      s.tear(s.step + 1, std::string("backward, which updates parameters, failed midway (") + error.what() + ")");
+    if (isUpdating) {
+      s.deferred.reset();
+      s.tear(isForward ? s.step : s.step + 1, (isForward ? "forward" : "backward") +
+                                                  std::string(", which updates parameters, failed midway (") + error.what() + ")");
+    }
     if (s.precision && badLoss)
       s.precision->lossOfAborted(*badLoss);
     for (const auto &[name, tensor] : batch)
@@ -548,6 +573,7 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   State &s = *state_;
   s.requireWhole();
   s.requireValues();
+  s.makeDeferred();
   Wiring wiring = s.wiringFor(batch, /*isEvaluation=*/true);
   TensorMap placed = s.placeBatch(wiring, batch);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());

@@ -107,7 +107,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
     return streamed->has(input.slot) && !comesByBlock ? toLayout(device, values[input.slot], value.desc())
                                                       : values[input.slot];
   case Feed::Gradient: {
-    const Tensor &sum = tape.gradient(GradientTape::ValueId(input.slot));
+    const Tensor &sum = gradientFor(input.slot);
     return !sum ? Tensor::zeros(device, value.desc()) : comesByBlock ? sum : toLayout(device, sum, value.desc());
   }
   case Feed::State:
@@ -117,7 +117,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
   case Feed::LearningRate:
     return hyperTensor(device, value, rates[input.slot]);
   case Feed::Step:
-    return hyperTensor(device, value, double(step + 1 - (input.slot < stepLags.size() ? stepLags[input.slot] : 0)));
+    return hyperTensor(device, value, double(updatedStep() - (input.slot < stepLags.size() ? stepLags[input.slot] : 0)));
   case Feed::Clip:
     break;
   case Feed::Other: // backward's own
@@ -137,7 +137,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
   auto comesByBlock = [&](size_t i) {
     if (inputs[i].feed == Feed::Parameter)
       return streamed->comesByBlock(program);
-    const Tensor &sum = tape.gradient(GradientTape::ValueId(inputs[i].slot));
+    const Tensor &sum = gradientFor(inputs[i].slot);
     return sum && residency && residency->isHome(sum) && streamed->comesByBlock(program, i);
   };
   std::vector<Tensor> tensors;
@@ -157,7 +157,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
       wait(tensor);
     }
     if (isGradient && giveGradients)
-      tape.gradient(GradientTape::ValueId(inputs[i].slot)) = Tensor();
+      gradientFor(inputs[i].slot) = Tensor();
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -166,7 +166,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
 /// Returns true if `tensor` was copied from the host for this input.
 bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
   const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
-                         : input.feed == Feed::Gradient ? &tape.gradient(GradientTape::ValueId(input.slot))
+                         : input.feed == Feed::Gradient ? &gradientFor(input.slot)
                                                         : nullptr;
   return source && *source && source->storage() != tensor.storage() && isHostSpace(source->desc().layout.space);
 }
@@ -263,10 +263,10 @@ void Session::State::enterOptimizer() {
   for (const OptimizerPlan &plan : plans) {
     if (plan.gradNorm)
       enterPhaseOf(*plan.gradNorm, options.events);
-    if (plan.ownsParameters && !plan.isInBackward)
+    if (plan.ownsParameters && !plan.isInBackward && !plan.isInForward)
       enterPhaseOf(*plan.optimizer, options.events);
   }
-  if (updatesInBackward())
+  if (std::ranges::any_of(plans, [](const OptimizerPlan &plan) { return plan.isInBackward || plan.isInForward; }))
     enter(Phase::Optimizer);
 }
 
@@ -341,7 +341,7 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
       result.clip = std::min(1.0, s.options.maxGradNorm / (result.gradNorm + 1e-6));
     // The mean over batches and the scale of the loss ride on the factor that clipping multiplies by.
     for (size_t m = 0; m < s.plans.size(); ++m)
-      if (s.plans[m].ownsParameters && !s.plans[m].isInBackward)
+      if (s.plans[m].ownsParameters && !s.plans[m].isInBackward && !s.plans[m].isInForward)
         scalars[m] =
             s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
   } catch (const std::exception &error) {
@@ -351,7 +351,7 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
   bool writing = s.isUpdating; // an optimizer has run already
   for (size_t m = 0; m < s.plans.size(); ++m) {
     const OptimizerPlan &plan = s.plans[m];
-    if (!plan.ownsParameters || plan.isInBackward)
+    if (!plan.ownsParameters || plan.isInBackward || plan.isInForward)
       continue;
     bool hasBegun = writing;
     try {
@@ -369,6 +369,7 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
     }
   }
   s.step = result.step;
+  s.deferUpdates(rates, result.clip / divisor);
   if (s.options.lossScaling)
     s.options.lossScaling->stepEnded(/*isFinite=*/true);
   TensorMap inputGradients = std::move(s.inputGradients);

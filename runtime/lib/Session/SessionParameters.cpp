@@ -85,12 +85,14 @@ void Session::State::assign(size_t slot, const Tensor &tensor) {
 void Session::setParameter(std::string_view key, const Tensor &tensor) {
   size_t slot = state_->table.require(key);
   state_->checkFits(slot, tensor);
+  state_->makeDeferred();
   state_->assign(slot, tensor);
 }
 
 bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   size_t slot = state_->table.require(key);
   state_->checkFits(slot, tensor);
+  state_->makeDeferred();
   const ParameterInfo &info = state_->table.infos()[slot];
   Layout layout = info.desc.layout;
   bool isStreamed = state_->streamed->has(slot);
@@ -131,6 +133,7 @@ const Tensor &Session::parameter(std::string_view key) const {
   if (!state_->values[slot])
     throw Error(ErrorCode::MissingWeight,
                 "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
+  state_->makeDeferred();
   if (state_->streamed->isInSlab(slot))
     return state_->streamed->dequantized(state_->device, slot);
   if (state_->streamed->isBacked(slot)) {
@@ -272,6 +275,7 @@ void Session::State::settle() {
 }
 
 void Session::State::flush() {
+  makeDeferred();
   settle();
   requireWhole();
   streamed->flush();

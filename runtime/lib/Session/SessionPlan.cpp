@@ -99,6 +99,10 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   std::optional<MeasuredStep> measured = services->takeMeasured();
   if (isPlanned && !measured)
     return;
+  // A plan begins with a step that has no update of the one before to make.
+  StepSizes before = plannedFor;
+  makeDeferred();
+  plannedFor = std::move(before);
   KnownStep &here = knownOf(step);
   if (plannedFor != step) {
     measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses

@@ -98,6 +98,25 @@ struct Session::State {
   void runBackward();
   /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
   TensorMap updateInputs(size_t m);
+  /// An update that waits for the next forward: its gradients by slot, and the scalars of its step.
+  struct Waiting {
+    std::vector<Tensor> gradients;
+    LearningRates rates;
+    double clip = 1;
+  };
+  /// Has modules whose updates belong to forward keep their gradients for it.
+  void deferUpdates(const LearningRates &rates, double clip);
+  /// Returns what forward of module `m` reads besides, to make the update that waits.
+  std::vector<Tensor> deferredInputs(size_t m);
+  /// Returns what the optimizer of `plan` reads for the update that waits; its gradients are given away.
+  std::vector<Tensor> deferredTensors(const OptimizerPlan &plan);
+  /// Makes the updates that wait by the programs of the optimizer: between steps, before somebody reads or changes
+  /// what they write. Throws StateTorn if one fails.
+  void makeDeferred();
+  /// Returns the sum of gradients that an update of parameter `slot` reads.
+  Tensor &gradientFor(size_t slot);
+  /// Returns the number of the step whose update is made.
+  int64_t updatedStep() const { return deferred ? step : step + 1; }
   /// Returns true if backward of some module updates parameters.
   bool updatesInBackward() const;
   /// Throws where the step under way cannot be one whose backward updates parameters.
@@ -174,7 +193,9 @@ struct Session::State {
   bool isOverflowed = false;
   /// The learning rates of the step under way, where they are known before backward.
   std::optional<LearningRates> rates;
-  /// True if backward has begun to update parameters; and squares of their gradients, by module.
+  /// The update that waits for the next forward, if any does.
+  std::optional<Waiting> deferred;
+  /// True if forward or backward has begun to update parameters; and squares of their gradients, by module.
   bool isUpdating = false;
   std::vector<Tensor> squares;
 

@@ -158,7 +158,12 @@ public:
   const Session &session() const { return session_; }
 
   void step() override { last_ = session_.step(batches_, LearningRates::same(1e-3, session_.rateCount())); }
-  void forgetResults() override { last_ = {}; }
+  void forgetResults() override {
+    last_ = {};
+    session_.finishUpdates();
+  }
+
+  bool leavesWork() const override { return std::ranges::any_of(session_.modules(), &Module::updatesInForward); }
 
 private:
   std::vector<Wire> wires_;
@@ -183,6 +188,14 @@ struct StepTwin::State {
   const Session *session = nullptr;
   LinkSpeed link;
   uint64_t recordedDiskBytes = 0;
+
+  /// Has nothing wait for the next step.
+  void finish() {
+    sink.target = &*planned;
+    steps->forgetResults();
+    sink.target = nullptr;
+    planned->residency().settle();
+  }
 
   void step(EventSink *now) {
     sink.target = now;
@@ -307,6 +320,8 @@ StepProfile StepTwin::record() {
   state.planned->watchSaves(true);
   run(&meter);
   state.planned->watchSaves(false);
+  if (state.steps->leavesWork())
+    state.step(&*state.planned);
   StepRecorder recorder(*state.device);
   recorder.target = &*state.planned;
   if (state.weights)
@@ -357,7 +372,7 @@ void StepTwin::begin(const StepProfile &profile, const ResidencyPlan &plan) {
   State &state = *state_;
   state.planned->follow(profile, plan);
   state.planned->residency().settle();
-  state.steps->forgetResults();
+  state.finish();
   state.device->drain();
   dropCaches(*state.device);
 }
@@ -370,6 +385,10 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
   state.trace->begin();
   state.trace->beginStep();
   state.step(&planned);
+  if (state.steps->leavesWork()) { // what that moves comes for the first time now
+    state.trace->beginStep();
+    state.step(&planned);
+  }
   state.trace->beginStep();
   PlannedResidency::Counts before = planned.counts();
   PeaksByPhase peaks(device, &planned);
@@ -424,9 +443,9 @@ void dropCaches(Device &device) {
 uint64_t StepTwin::restBytes(bool withStates) {
   State &state = *state_;
   Device &device = *state.device;
+  state.finish();
   state.planned->residency().leaveAll();
   state.planned->residency().settle();
-  state.steps->forgetResults();
   device.drain();
   dropCaches(device);
   uint64_t bytes = device.memory().liveBytes(Space::DeviceDram);

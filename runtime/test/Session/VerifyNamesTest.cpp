@@ -121,6 +121,17 @@ static const NameRule nameRules[] = {
     {"norm that is no scalar",
      [](TestFile &f) { out(f, "grad_norm", "grad_norm_sq").desc->shape = {1}; },
      "program \"grad_norm\": its first output is not a float scalar"},
+    {"a forward that updates nothing", [](TestFile &f) { f.addProgram("forward_updating"); },
+     "program \"forward_updating\", input \"v\" (role parameter): is not there"},
+    {"a forward that updates, of another input",
+     [](TestFile &f) { addInput(f.addProgram("forward_updating"), "q", {moduleWidth}, schema::ElementType::f32, schema::Role::input); },
+     "program \"forward_updating\", input \"q\" (role input): stands where forward or the optimizer have \"v\""},
+    {"a forward that updates by no optimizer",
+     [](TestFile &f) {
+       programOf(f, "optimizer").name = "none";
+       f.addProgram("forward_updating");
+     },
+     "program \"forward_updating\" is there without \"forward\" and \"optimizer\""},
     {"a block of another parameter", [](TestFile &f) { in(f, "segment.0", "v").name = "q"; },
      "program \"segment.0\", input \"q\" (role parameter): forward has no input \"q\" of role parameter"},
 };

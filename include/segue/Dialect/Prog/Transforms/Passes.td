@@ -46,6 +46,31 @@ def ProgPlanMemory : Pass<"prog-plan-memory", "::segue::prog::ProgramOp"> {
   ];
 }
 
+def ProgUpdateInForward : Pass<"prog-update-in-forward", "::mlir::ModuleOp"> {
+  let summary = "makes a forward that updates its parameters first";
+  let description = [{
+    Adds `@forward_updating`: `@forward`, and before each of its blocks the commands of
+    `@optimizer` for the parameters that are read there first. What an update moves is hidden
+    behind the products of the blocks before, as nothing is computed beside the updates
+    of a phase of their own; and gradients are all known by then, so that they can be
+    clipped by their joint norm. Comes before passes that place temporaries.
+
+    The inputs are those of `@forward` and, behind them, the gradients, states and
+    hypers of `@optimizer`, of which those are called `update.lr` and so on; so are the outputs, of which parameters and states lie over
+    their inputs. The other programs stay: `@forward` begins a run, and `@optimizer` ends
+    one, or updates whenever parameters are read from outside.
+
+    ```mlir
+    prog.program @forward_updating inputs [x, w, grad.w, m.w, lr] outputs [y, w, m.w]
+        aliases [#prog.alias<output 1 = input 1 required>, #prog.alias<output 2 = input 3 required>] {
+      prog.phase forward {
+        prog.block "b0" {
+          prog.launch @update(...)  // of @optimizer
+          prog.matmul ...           // of @forward
+    ```
+  }];
+}
+
 def ProgPlaceInL1 : Pass<"prog-place-in-l1", "::segue::prog::ProgramOp"> {
   let summary = "moves the temporaries that gain most from it into device_l1";
   let description = [{

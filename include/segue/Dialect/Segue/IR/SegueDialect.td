@@ -75,6 +75,8 @@ def Segue_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral kBackward = "backward";
     static constexpr ::llvm::StringLiteral kOptimizer = "optimizer";
     static constexpr ::llvm::StringLiteral kGradNorm = "grad_norm";
+    /// The program that is forward and, before each block, the update of its parameters.
+    static constexpr ::llvm::StringLiteral kForwardUpdating = "forward_updating";
     /// The names of functions that compute saved values again begin with this.
     static constexpr ::llvm::StringLiteral kRecomputePrefix = "recompute.";
     /// The nested module that `segue-outline-kernels` fills.

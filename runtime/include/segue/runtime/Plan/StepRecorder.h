@@ -72,6 +72,8 @@ private:
     uint32_t firstUse = noIndex, leaves = noIndex;
     /// True if it was written since the host had its bytes.
     bool isChanged = false;
+    /// True for a gradient that waits for the next forward.
+    bool isCarried = false;
     /// Its gaps within the step.
     std::vector<size_t> gaps;
   };
@@ -95,6 +97,8 @@ private:
   /// Residents, by index; and the index by the id of the storage.
   std::vector<Track> tracks_;
   std::map<uint64_t, uint32_t> residents_;
+  /// The residents of gradients that forward has read, by binary and parameter, until backward makes the next ones.
+  std::map<std::pair<const void *, std::string>, uint32_t> carried_;
   /// The residents by input of the program that runs.
   std::map<uint32_t, uint32_t> inUse_;
   /// The inputs of programs that begin which `target` wants to bring.

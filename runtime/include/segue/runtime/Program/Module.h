@@ -101,6 +101,16 @@ public:
   ForwardResult forward(const Lookup &values, EventSink *events = nullptr) const;
   ForwardResult forward(const TensorMap &values, EventSink *events = nullptr) const;
 
+  /// Returns true if there is a forward that updates its parameters first, by gradients of the step before.
+  bool updatesInForward() const { return find(updatingForward) != nullptr; }
+  /// The name of that program: forward, and the commands of "optimizer" before those that read what they write.
+  static constexpr std::string_view updatingForward = "forward_updating";
+  /// Runs it. `updates` are its inputs behind those of forward: what "optimizer" reads besides parameters, in its
+  /// order. `updated` gets what "optimizer" returns. Throws as forward, and as Executor::run where a program writes in
+  /// place.
+  ForwardResult forwardUpdating(const Lookup &values, std::vector<Tensor> updates, std::vector<Tensor> &updated,
+                                EventSink *events = nullptr) const;
+
   /// Runs backward with the gradients of the outputs by the outputs' names; a
   /// gradient that is not given counts as zeros. Returns the gradients by the
   /// name of the parameter or input they belong to. Uses the token up: saved
@@ -133,7 +143,10 @@ private:
   };
 
   void joinBackward();
-  std::vector<Tensor> gather(const Program &program, const Lookup &values) const;
+  std::vector<Tensor> gather(std::span<const Value> inputs, const Lookup &values) const;
+  /// Runs forward, or what begins with its inputs and outputs; results behind these go into `others`, which may be null.
+  ForwardResult forwardBy(const Program &program, std::vector<Tensor> inputs, EventSink *events,
+                          std::vector<Tensor> *others) const;
 
   DeviceRef device_;
   Binary binary_;

@@ -95,8 +95,10 @@ public:
   virtual ~TwinSteps() = default;
   /// One step, from STEP_BEGIN to STEP_END.
   virtual void step() = 0;
-  /// Gives up what the last step has left to its caller.
+  /// Gives up what the last step has left to its caller, and to the next step.
   virtual void forgetResults() {}
+  /// Returns true if a step does what the one before has left to it, so that the first does less than others.
+  virtual bool leavesWork() const { return false; }
 };
 
 class StepTwin {
