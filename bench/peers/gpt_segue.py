@@ -14,7 +14,6 @@ trains on the simulated device within 80 % of what the step holds by itself, by 
 
 trains on the CPU with half of that, and the rest on a disk.
 """
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -30,8 +29,6 @@ import torch.nn.functional as F
 
 import gpt_common as g
 from gpt_torch import GPT
-
-WARMUP = 5  # steps that count for nothing, as in gpt_common.run_steps
 
 
 class First(nn.Module):
@@ -111,11 +108,7 @@ def streamed(telemetry):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("weights")
-    parser.add_argument("--config", choices=g.CONFIGS, default="S")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=30)
+    parser = g.arguments()
     parser.add_argument("--modules", type=int, choices=[1, 2], default=1)
     parser.add_argument("--device", help="default: cpu with --threads")
     parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed", "disk"], default="free")
@@ -129,7 +122,7 @@ def main():
 
     import segue
 
-    cfg = g.CONFIGS[args.config]
+    cfg, before = g.CONFIGS[args.config], g.rss_mb()
     weights, data = g.load(args.weights)
     model = GPT(cfg)
     model.load(weights)
@@ -184,7 +177,7 @@ def main():
 
     def step(i):
         x, y = (torch.from_numpy(a) for a in g.batch_at(data, cfg, i))
-        if i == WARMUP:
+        if i == g.WARMUP:
             carried.update(trainer.traffic())
         losses.append(trainer.step(tokens=x, targets=y))
         return losses[-1]
@@ -194,7 +187,7 @@ def main():
     except (segue.BudgetInfeasibleError, segue.OutOfMemoryError) as error:
         return refuse(args, error, extra)
     if args.mode == "disk":
-        steps = args.steps - WARMUP
+        steps = args.steps - g.WARMUP
         for way, now in trainer.traffic().items():
             extra[f"{way}_mb"] = round((now["bytes"] - carried[way]["bytes"]) / steps / 2**20, 2)
             extra[f"{way}_ms"] = round((now["seconds"] - carried[way]["seconds"]) / steps * 1e3, 2)
@@ -212,7 +205,7 @@ def main():
                   "recomputed": lines[-1]["activations_recomputed"], "stall_ms": round(lines[-1]["stall_time_ms"], 3)}
     if args.mode in ("free", "disk"):  # what training came to, to the bit
         extra["bits"] = bits_of(losses, trainer)
-    g.result(name(args), args.config, args.threads, run, compile_s, version=segue.__version__, **extra)
+    g.result(name(args), args.config, args.threads, run, compile_s, before, version=segue.__version__, **extra)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
     python bench/tiers/run.py --spill-dir /mnt/ssd --config L --rounds 1 --timeout 3000 --table out/tiers.md
 
 Each run is a process of its own that starts from the same weights and reads the same bytes: Segue in memory, Segue within a part of
-the memory that a step takes by itself with the rest on the disk, the same with parameters updated in backward or in the next forward, PyTorch eager, and PyTorch under a limit of the system (RLIMIT_DATA)
-that gives it the smallest of these budgets beside what it had when its model was built. They run in rounds, and the best median of
-each counts.
+the memory that a step takes by itself with the rest on the disk, the same with parameters updated in backward or in the next forward, PyTorch
+eager, DeepSpeed's ZeRO-Infinity on the same disk, and these two under a limit of the system (RLIMIT_DATA) that gives
+them the smallest of these budgets beside what they had when their model was built. They run in rounds, and the best median of
+each counts. Where DeepSpeed is not installed, or cannot run, the table says why.
 
 The bound is the longer of two: the step in memory, and the step's traffic over the disk's own speed, which segue-bench-spill measures
 before the first round (plain direct I/O): reads and writes by the speed of both at once. A step is to take at most 1.05, 1.15 and 1.25
@@ -40,7 +41,7 @@ def commands(budgets: list[int], folder: Path) -> dict[str, list[str]]:
     for budget in budgets:
         peers[f"segue-{budget}-in-backward"] = [*peers[f"segue-{budget}"], "--in-backward"]
         peers[f"segue-{budget}-in-forward"] = [*peers[f"segue-{budget}"], "--in-forward"]
-    return peers | {"torch": ["gpt_torch.py"]}
+    return peers | {"torch": ["gpt_torch.py"], "deepspeed": ["gpt_deepspeed.py", "--spill-dir", str(folder)]}
 
 
 def disk_speed(folder: Path, mebibytes: int) -> dict[str, float]:
@@ -53,12 +54,21 @@ def disk_speed(folder: Path, mebibytes: int) -> dict[str, float]:
     return {way: max(row[i] for row in speeds) for i, way in enumerate(("out", "in", "both"))}
 
 
+def untimed(row: dict) -> str | None:
+    """What a run came to that has no time of a step."""
+    if "refused" in row:
+        return f"refused: {row['refused'].split(': ', 1)[-1]}"
+    if "ended" in row:
+        return f"after {row['steps']} steps: {row['ended']}"
+    return f"skipped: {row['skipped']}" if "skipped" in row else None
+
+
 def errors_of(results: dict[str, list[dict]]) -> list[str]:
-    """A budget changes no bit; PyTorch's losses are those of Segue as far as f32 goes."""
+    """A budget changes no bit; losses of PyTorch and DeepSpeed are those of Segue as far as f32 goes."""
     errors, want = [], results["segue"][0] if "segue" in results else None
     for name, runs in results.items():
         for run in runs:
-            if want is None or "refused" in run or "ended" in run:
+            if want is None or untimed(run):
                 continue
             if name.startswith("segue") and run["bits"] != want["bits"]:
                 errors.append(f"{name}: losses and weights have the hash {run['bits']}, in memory {want['bits']}")
@@ -79,10 +89,11 @@ def cells(name: str, row: dict, free: dict | None, speed: dict[str, float]) -> l
     alone = speed["in" if row["in_mb"] > row["out_mb"] else "out"]
     disk_ms = (2 * less / speed["both"] + (more - less) / alone) * 2**20 / 1e6
     bound = max(free["step_ms_median"], disk_ms)
-    budget = int(name.split("-")[1])
-    covered = disk_ms <= free["step_ms_median"]
-    most = TARGETS.get(budget, max(TARGETS.values())) * free["step_ms_median"] if covered else COVERED * disk_ms
-    target = f"{most / bound:.2f}{'' if row['step_ms_median'] <= most else ' MISSED'}"
+    target = "-"
+    if name.startswith("segue"):
+        covered = disk_ms <= free["step_ms_median"]
+        most = TARGETS.get(int(name.split("-")[1]), max(TARGETS.values())) * free["step_ms_median"] if covered else COVERED * disk_ms
+        target = f"{most / bound:.2f}{'' if row['step_ms_median'] <= most else ' MISSED'}"
     return [f"{row['in_mb']:.0f} + {row['out_mb']:.0f}", f"{disk_ms:.0f}", f"{ratio:.3f}", f"{row['step_ms_median'] / bound:.3f}", target]
 
 
@@ -96,21 +107,19 @@ def table(results: dict[str, list[dict]], speed: dict[str, float], args: argpars
         f"`python bench/tiers/run.py {' '.join(args.given)}`; best of {args.rounds} medians over {args.steps - 5} steps. "
         f"The disk by itself: writes {speed['out']:.2f}, reads {speed['in']:.2f}, both at once {speed['both']:.2f} GB/s.", "",
         "| | budget MiB | step ms (each run) | MiB in + out | the disk's ms | ratio to memory | ratio to the bound | at most | copies in, out ms | peak RSS MB"
-        " | CPU share |",
+        " (before the model) | CPU share |",
         "| --- | --: | --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for name, row in best.items():
         cap = row.get("cap_mb", "-")
-        if "refused" in row:
-            lines.append(f"| {row['peer']} | {cap} | refused: {row['refused'].split(': ', 1)[-1]} | | | | | | | | |")
-            continue
-        if "ended" in row:
-            lines.append(f"| {row['peer']} | {cap} | after {row['steps']} steps: {row['ended']} | | | | | | | | |")
+        if why := untimed(row):
+            lines.append(f"| {row['peer']} | {cap} | {why} | | | | | | | | |")
             continue
         each = ", ".join(f"{run['step_ms_median']:.0f}" for run in results[name] if "step_ms_median" in run)
         busy = f"{row['in_ms']:.0f}, {row['out_ms']:.0f}" if "in_ms" in row else "-"
-        lines.append(f"| {row['peer']} | {cap} | {each} | {' | '.join(cells(name, row, free, speed))} | {busy} | {row['peak_rss_mb']} | {row['cpu_share']} |")
-    if any(row.get("cpu_share", 9) < 0.9 * args.threads for name, row in best.items() if not name.startswith("segue-")):
+        lines.append(f"| {row['peer']} | {cap} | {each} | {' | '.join(cells(name, row, free, speed))} | {busy} | {row['peak_rss_mb']} ({row['before_rss_mb']})"
+                     f" | {row['cpu_share']} |")
+    if any(row.get("cpu_share", 9) < 0.9 * args.threads for name, row in best.items() if name in ("segue", "torch")):
         lines += ["", "A CPU share below 0.9 per thread in memory: something else held the processors; read ratios, not times."]
     return "\n".join(lines) + "\n"
 
@@ -139,9 +148,10 @@ def main() -> int:
     if not results:
         return 1
     caps = [row["cap_mb"] for runs in results.values() for row in runs if "cap_mb" in row]
-    if caps and "torch" in names:
-        limited = {"torch-limited": ["gpt_torch.py", "--limit-mib", str(min(caps))]}
-        found, ran = run_rounds(["torch-limited"], limited, argparse.Namespace(**{**vars(args), "rounds": 1}))
+    others = [name for name, runs in results.items() if not name.startswith("segue") and not untimed(runs[0])]
+    if caps and others:
+        limited = {f"{name}-limited": [*peers[name], "--limit-mib", str(min(caps))] for name in others}
+        found, ran = run_rounds(list(limited), limited, argparse.Namespace(**{**vars(args), "rounds": 1}))
         results, whole = results | found, whole and ran
     return publish(table(results, speed, args), args.table, errors_of(results), whole)
 
