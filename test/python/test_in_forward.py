@@ -119,6 +119,29 @@ def test_a_partial_batch_and_a_resumed_run_have_the_bits(tmp_path, options):
     assert_same(course(True), course(False))
 
 
+def test_sealed_checkpoints_have_the_bits():
+    folder = BUILD / "check" / "in-forward-sealed"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def course(in_forward, **options):
+        model, batches = made("net")
+        optimizer = adamw(in_forward=in_forward)
+        trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer, clip_grad_norm=0.5, **options)
+        losses = []
+        for step, (x, y) in enumerate(batches):
+            losses.append(trainer.step(x=x, y=y))
+            if options and step in (1, 3):
+                trainer.seal()
+        if options:  # back to the seal, with an update that waits
+            trainer.resume(folder / "run.seal")
+            assert trainer.step(x=batches[4][0], y=batches[4][1]) == losses[4]
+        trainer.sync()
+        return losses, [], {name: value.clone() for name, value in model.named_parameters()}
+
+    found = course(True, budget="600KiB", spill_dir=folder, spill_capacity="24MiB", seal=folder / "run.seal")
+    assert_same(found, course(False))
+
+
 def test_a_step_that_fails_leaves_the_one_before():
     def course(in_forward):
         model, batches = made("net")

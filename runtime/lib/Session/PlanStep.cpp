@@ -167,7 +167,7 @@ bool followAgain(MemoryServices &services, const DeviceRef &device, const Planne
 static uint64_t boundBytes(const std::vector<Module> &modules) {
   uint64_t bytes = 0;
   for (const Module &module : modules)
-    for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
+    for (std::string_view name : stepPrograms)
       if (const Program *program = module.find(name)) {
         bytes += program->arenaBytes();
         for (const auto &values : {program->inputs(), program->outputs()})

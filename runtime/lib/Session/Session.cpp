@@ -93,6 +93,9 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
+  if (isInForward && precision)
+    throw Error(ErrorCode::Unsupported, "Selective Precision looks at the values of blocks as a step leaves them, and a module was "
+                                        "compiled with its optimizer in forward; compile it without in-forward");
 }
 
 void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {

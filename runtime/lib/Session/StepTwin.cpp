@@ -426,7 +426,7 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
 
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
   for (const Module &module : modules)
-    for (const char *name : {"forward", "backward", "grad_norm", "optimizer"})
+    for (std::string_view name : stepPrograms)
       if (const Program *program = module.find(name))
         Executor(device, *program);
 }
