@@ -111,22 +111,29 @@ def test_a_budget_with_a_disk_changes_no_bit(name):
         assert_same(found, want)
 
 
+def resumed(optimizer, path, device="cpu", **options):
+    """The model, its trainer and the losses of a run with a last partial batch, which goes back to a checkpoint and takes a step again."""
+    model, batches = made("net")
+    trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer, device=device)], optimizer=optimizer, **options)
+    losses = [trainer.step(x=x, y=y) for x, y in batches[:2]]
+    losses.append(trainer.step(x=batches[2][0][:7], y=batches[2][1][:7]))
+    trainer.save(path)
+    losses.append(trainer.step(x=batches[3][0], y=batches[3][1]))
+    trainer.resume(path)
+    assert trainer.step(x=batches[3][0], y=batches[3][1]) == losses[-1]
+    return model, trainer, losses
+
+
+def course(run):
+    """What `assert_same` compares of a run that has come to its end."""
+    model, trainer, losses = run
+    trainer.sync()
+    return losses, [], {name: value.clone() for name, value in model.named_parameters()}
+
+
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16-mixed"}])
 def test_a_partial_batch_and_a_resumed_run_have_the_bits(tmp_path, options):
-    def course(in_backward):
-        model, batches = made("net")
-        optimizer = adamw(in_backward=in_backward)
-        trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer, **options)
-        losses = [trainer.step(x=x, y=y) for x, y in batches[:2]]
-        losses.append(trainer.step(x=batches[2][0][:7], y=batches[2][1][:7]))
-        trainer.save(tmp_path / "saved.safetensors")
-        losses.append(trainer.step(x=batches[3][0], y=batches[3][1]))
-        trainer.resume(tmp_path / "saved.safetensors")
-        assert trainer.step(x=batches[3][0], y=batches[3][1]) == losses[-1]
-        trainer.sync()
-        return losses, [], {name: value.clone() for name, value in model.named_parameters()}
-
-    assert_same(course(True), course(False))
+    assert_same(*(course(resumed(adamw(in_backward=b), tmp_path / "saved.safetensors", **options)) for b in (True, False)))
 
 
 def test_gradients_are_refused_with_what_to_do():

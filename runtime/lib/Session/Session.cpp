@@ -83,8 +83,9 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   bool isInForward = std::ranges::any_of(plans, &OptimizerPlan::isInForward);
   if (isInForward && (options.weights || (services && (!services->wantsPlan() || services->weights()))))
     throw Error(ErrorCode::Unsupported,
-                "a module was compiled with its optimizer in forward, whose gradients stay between two steps: within a budget "
-                "that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it without in-forward");
+                "a module was compiled with its optimizer in forward, whose gradients stay between two steps: within a "
+                "budget that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it "
+                "without in-forward");
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
@@ -93,9 +94,6 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
-  if (isInForward && precision)
-    throw Error(ErrorCode::Unsupported, "Selective Precision looks at the values of blocks as a step leaves them, and a module was "
-                                        "compiled with its optimizer in forward; compile it without in-forward");
 }
 
 void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
@@ -538,8 +536,8 @@ double Session::forwardBackward(const TensorMap &batch) {
     s.abort();
     if (isUpdating) {
       s.deferred.reset();
-      s.tear(isForward ? s.step : s.step + 1, (isForward ? "forward" : "backward") +
-                                                  std::string(", which updates parameters, failed midway (") + error.what() + ")");
+      std::string which = isForward ? "forward" : "backward";
+      s.tear(isForward ? s.step : s.step + 1, which + ", which updates parameters, failed midway (" + error.what() + ")");
     }
     if (s.precision && badLoss)
       s.precision->lossOfAborted(*badLoss);

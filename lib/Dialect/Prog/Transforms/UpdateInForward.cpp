@@ -29,7 +29,7 @@ using namespace segue::prog;
 using segue::Role;
 using segue::SegueDialect;
 
-/// What a buffer looks into: an argument of the program, an alloc or a constant.
+/// Returns what a buffer looks into: an argument of the program, an alloc or a constant.
 static Value rootOf(Value buffer) {
   while (auto view = buffer.getDefiningOp<ViewOp>())
     buffer = view.getSource();
@@ -72,7 +72,7 @@ public:
     }
   }
 
-  /// What all updates read and no parameter has a part in, as a factor of the learning rate.
+  /// These commands belong to no parameter: updates read what they make of scalars, such as a factor of the rate.
   SmallVector<Operation *> shared;
   SmallVector<Update> updates;
 
@@ -84,7 +84,8 @@ private:
       Value root = rootOf(operand);
       bool isTemporary = root.getDefiningOp<AllocOp>();
       auto first = firstOf.find(root);
-      isShared &= parameterOf(root).empty() && (!isTemporary || first == firstOf.end() || sharedSet.contains(first->second));
+      bool isKnown = isTemporary && first != firstOf.end();
+      isShared &= parameterOf(root).empty() && (!isKnown || sharedSet.contains(first->second));
     }
     if (isShared) {
       shared.push_back(command);
@@ -196,8 +197,8 @@ private:
       llvm::append_range(aliases, *own);
     if (auto theirs = optimizer.getAliases())
       for (auto alias : theirs->getAsRange<AliasAttr>())
-        aliases.push_back(AliasAttr::get(program.getContext(), forwardOutputs + alias.getOutput(), indices[alias.getInput()],
-                                         alias.getRequired()));
+        aliases.push_back(AliasAttr::get(program.getContext(), forwardOutputs + alias.getOutput(),
+                                         indices[alias.getInput()], alias.getRequired()));
     Builder builder(program.getContext());
     program.setInputsAttr(builder.getArrayAttr(inputs));
     program.setOutputsAttr(builder.getArrayAttr(outputs));
@@ -207,7 +208,8 @@ private:
   /// The update's own step is that of its gradients: one before the step of a random op in forward.
   static ValueAttr renamed(ValueAttr hyper) {
     auto name = StringAttr::get(hyper.getContext(), "update." + hyper.getName().getValue());
-    return ValueAttr::get(hyper.getContext(), name, hyper.getRole(), hyper.getType(), hyper.getOf(), hyper.getAlternatives());
+    return ValueAttr::get(hyper.getContext(), name, hyper.getRole(), hyper.getType(), hyper.getOf(),
+                          hyper.getAlternatives());
   }
 
   /// The first command that reads each buffer.
@@ -222,7 +224,8 @@ private:
   }
 
   /// The op before which an update goes, and the name of the block that it needs there, if that is none yet.
-  std::pair<Operation *, StringRef> placeOf(const Update &update, const llvm::DenseMap<Value, Operation *> &firstReader) {
+  std::pair<Operation *, StringRef> placeOf(const Update &update,
+                                            const llvm::DenseMap<Value, Operation *> &firstReader) {
     Operation *first = nullptr;
     for (unsigned i = 0; i < program.getNumInputs(); ++i) {
       ValueAttr value = program.getInput(i);
@@ -258,17 +261,20 @@ private:
 
   /// Copies a command with the views that it reads.
   void copy(OpBuilder &builder, Operation *command) {
-    IRMapping local = map;
+    SmallVector<Value> views;
     for (Value operand : command->getOperands())
-      copyView(builder, operand, local);
-    builder.clone(*command, local);
+      copyView(builder, operand, views);
+    builder.clone(*command, map);
+    for (Value view : views) // another command may stand in another block
+      map.erase(view);
   }
-  void copyView(OpBuilder &builder, Value buffer, IRMapping &local) {
+  void copyView(OpBuilder &builder, Value buffer, SmallVector<Value> &views) {
     auto view = buffer.getDefiningOp<ViewOp>();
-    if (!view || local.contains(buffer))
+    if (!view || map.contains(buffer))
       return;
-    copyView(builder, view.getSource(), local);
-    builder.clone(*view, local);
+    copyView(builder, view.getSource(), views);
+    builder.clone(*view, map);
+    views.push_back(buffer);
   }
 
   ProgramOp optimizer, program;
@@ -294,8 +300,8 @@ struct UpdateInForward : segue::prog::impl::ProgUpdateInForwardBase<UpdateInForw
         if (ValueAttr a = optimizer.getInput(i), b = forward.getInput(j);
             a.getRole() == Role::Parameter && b.getRole() == Role::Parameter && a.getName() == b.getName() &&
             a.getType() != b.getType()) {
-          forward.emitError() << "`prog-update-in-forward`: @forward reads the parameter \"" << a.getName().getValue() << "\" as "
-                              << b.getType() << ", and @optimizer writes it as " << a.getType();
+          forward.emitError() << "`prog-update-in-forward`: @forward reads the parameter \"" << a.getName().getValue()
+                              << "\" as " << b.getType() << ", and @optimizer writes it as " << a.getType();
           return signalPassFailure();
         }
     ForwardWriter(forward, optimizer).write();

@@ -56,8 +56,8 @@ def ProgUpdateInForward : Pass<"prog-update-in-forward", "::mlir::ModuleOp"> {
     clipped by their joint norm. Comes before passes that place temporaries.
 
     The inputs are those of `@forward` and, behind them, the gradients, states and
-    hypers of `@optimizer`, of which those are called `update.lr` and so on; so are the outputs, of which parameters and states lie over
-    their inputs. The other programs stay: `@forward` begins a run, and `@optimizer` ends
+    hypers of `@optimizer`; hypers are called `update.lr` and so on. The outputs are those
+    of both, and parameters and states lie over their inputs. The other programs stay: `@forward` begins a run, and `@optimizer` ends
     one, or updates whenever parameters are read from outside.
 
     ```mlir

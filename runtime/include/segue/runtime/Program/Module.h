@@ -144,7 +144,7 @@ private:
 
   void joinBackward();
   std::vector<Tensor> gather(std::span<const Value> inputs, const Lookup &values) const;
-  /// Runs forward, or what begins with its inputs and outputs; results behind these go into `others`, which may be null.
+  /// Runs forward, or what begins with its inputs and outputs; results behind these go into `others`, unless null.
   ForwardResult forwardBy(const Program &program, std::vector<Tensor> inputs, EventSink *events,
                           std::vector<Tensor> *others) const;
 

@@ -48,8 +48,8 @@ struct TierForecast {
   Space space = Space::DeviceDram;
   /// The bytes that the step needs of it, and those that there are.
   uint64_t bytes = 0, capacityBytes = 0;
-  /// Of a disk, the bytes of it beside those that a run takes while it plans, when all leaves that can, and that sealed
-  /// checkpoints take, if they are counted.
+  /// A run takes these of a disk besides: while it plans, when all leaves that can, and for sealed checkpoints, where
+  /// they are counted.
   uint64_t planningBytes = 0, sealBytes = 0;
 
   uint64_t allBytes() const { return bytes + planningBytes + sealBytes; }

@@ -87,7 +87,8 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
                               size_t microBatches = 1);
 
 /// The programs of a module that a training step may run.
-inline constexpr std::string_view stepPrograms[] = {"forward", Module::updatingForward, "backward", "grad_norm", "optimizer"};
+inline constexpr std::string_view stepPrograms[] = {"forward", Module::updatingForward, "backward", "grad_norm",
+                                                    "optimizer"};
 
 /// Makes the programs of a training step ready, so that their constants are on the device.
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
