@@ -43,7 +43,7 @@ def errors_of(results: dict[str, list[dict]]) -> list[str]:
     """A cap changes no bit of Segue's losses; PyTorch's are those of Segue as far as f32 goes."""
     errors, want = [], results["segue"][0] if "segue" in results else None
     for name, runs in results.items():
-        for key in ("loss0", "loss_after_20"):
+        for key in ("loss0", "late_loss"):
             if want is None or "refused" in runs[0]:
                 continue
             found, wanted = runs[0][key], want[key]
@@ -61,7 +61,7 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end; "
         f"`python bench/memory/run.py {' '.join(args.given)}`; best of {args.rounds} medians over {args.steps - 5} steps; Segue on "
         f"`{DEVICE}`.", "",
-        "| | cap MiB | step ms (each run) | ratio | held on the device MiB | left for the host MiB | stalls ms | CPU share | loss after 20 |",
+        f"| | cap MiB | step ms (each run) | ratio | held on the device MiB | left for the host MiB | stalls ms | CPU share | loss after {min(20, args.steps - 1)} |",
         "| --- | --: | --- | --: | --: | --: | --: | --: | --: |",
     ]
     for name, row in best.items():
@@ -75,7 +75,7 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
         held = show("peak_device_mb") if "peak_device_mb" in row else f"{show('saved_device_mb')} saved"
         left = show("out_mb") if "out_mb" in row else show("saved_host_mb")
         lines.append(f"| {row['peer']} | {show('cap_mb')} | {each} | {ratio} | {held} | {left} | {show('stall_ms')} | {row['cpu_share']} |"
-                     f" {row['loss_after_20']} |")
+                     f" {row['late_loss']} |")
     return "\n".join(lines) + "\n"
 
 

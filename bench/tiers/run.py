@@ -72,8 +72,8 @@ def errors_of(results: dict[str, list[dict]]) -> list[str]:
                 continue
             if name.startswith("segue") and run["bits"] != want["bits"]:
                 errors.append(f"{name}: losses and weights have the hash {run['bits']}, in memory {want['bits']}")
-            elif abs(run["loss_after_20"] - want["loss_after_20"]) > LOSS_TOLERANCE * abs(want["loss_after_20"]):
-                errors.append(f"{name}: loss_after_20 is {run['loss_after_20']}, Segue in memory has {want['loss_after_20']}")
+            elif abs(run["late_loss"] - want["late_loss"]) > LOSS_TOLERANCE * abs(want["late_loss"]):
+                errors.append(f"{name}: late_loss is {run['late_loss']}, Segue in memory has {want['late_loss']}")
     return errors
 
 

@@ -6,18 +6,18 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Compiler/Compiler.h"
+#include "KernelSegments.h"
 #include "ParsedText.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/IR/AsmState.h"
-#include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 #include "segue/Compiler/Pipelines.h"
-#include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Target/CPU/CPUTarget.h"
 #include "segue/Target/FlatBuffer/FlatBuffer.h"
+#include "segue/Target/NVPTX/NVPTXTarget.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Format.h"
 
@@ -35,54 +35,10 @@ static std::string print(Operation *op) {
   return text;
 }
 
-/// The module of kernels as text, or an empty one.
-static std::string printKernels(ModuleOp module) {
-  auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
-  return kernels ? print(kernels) : "module @kernels {\n}\n";
-}
-
-/// Compiles `@kernels` to a segment and tells each kernel its variants.
-static LogicalResult attachKernels(ModuleOp module, const CPUTargetOptions &target) {
-  auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
-  if (!kernels)
-    return success();
-  FailureOr<CompiledKernels> compiled = compileKernels(kernels, target);
-  if (failed(compiled))
-    return failure();
-  kernels.erase();
-  if (compiled->elf.empty())
-    return success();
-
-  OpBuilder builder(module.getContext());
-  builder.setInsertionPointToStart(module.getBody());
-  unsigned number = 0;
-  for (auto segment : module.getOps<prog::SegmentOp>()) {
-    builder.setInsertionPointAfter(segment);
-    ++number;
-  }
-  std::string name = "segment" + std::to_string(number);
-  auto type = RankedTensorType::get({static_cast<int64_t>(compiled->elf.size())}, builder.getI8Type());
-  AsmResourceBlob blob = HeapAsmResourceBlob::allocateAndCopyWithAlign(
-      ArrayRef<char>(compiled->elf.data(), compiled->elf.size()), prog::kAlignment, /*dataIsMutable=*/false);
-  prog::SegmentOp::create(builder, builder.getUnknownLoc(), name, prog::SegmentKind::Elf, prog::kAlignment,
-                          DenseResourceElementsAttr::get(type, name, std::move(blob)));
-
-  auto segment = FlatSymbolRefAttr::get(module.getContext(), name);
-  SymbolTable symbols(module);
-  for (const KernelSymbol &kernel : compiled->kernels) {
-    auto op = symbols.lookup<prog::KernelOp>(kernel.name);
-    if (!op)
-      return module.emitError() << "kernel \"" << kernel.name << "\" was compiled but not declared";
-    SmallVector<Attribute> variants;
-    auto add = [&](prog::Isa isa, const std::string &symbol) {
-      if (!symbol.empty())
-        variants.push_back(prog::VariantAttr::get(module.getContext(), isa, builder.getStringAttr(symbol), segment));
-    };
-    add(prog::Isa::X86_64_v3, kernel.v3Symbol);
-    add(prog::Isa::X86_64_v4, kernel.v4Symbol);
-    op.setVariantsAttr(builder.getArrayAttr(variants));
-  }
-  return success();
+/// The module of kernels of that name as text, or an empty one.
+static std::string printKernels(ModuleOp module, llvm::StringRef name) {
+  auto kernels = module.lookupSymbol<ModuleOp>(name);
+  return kernels ? print(kernels) : ("module @" + name + " {\n}\n").str();
 }
 
 namespace {
@@ -118,6 +74,17 @@ static OwnSettings ownSettings(func::FuncOp forward) {
   return own;
 }
 
+static SmallVector<std::string> targetsOf(const CompileOptions &options) {
+  SmallVector<std::string> targets;
+  if (options.v3)
+    targets.push_back("x86_64_v3");
+  if (options.v4)
+    targets.push_back("x86_64_v4");
+  if (options.gpuCapability)
+    targets.push_back("sm_" + std::to_string(options.gpuCapability));
+  return targets;
+}
+
 /// Notes version, producer and options, as the file keeps them.
 static void sign(ModuleOp module, const CompileOptions &options, const OwnSettings &own) {
   Builder builder(module.getContext());
@@ -125,7 +92,8 @@ static void sign(ModuleOp module, const CompileOptions &options, const OwnSettin
   auto keep = [&](StringRef key, StringRef value) { kept.set(key, builder.getStringAttr(value)); };
   keep("name", options.name);
   keep("optimizer", options.training ? options.optimizer : "none");
-  keep("targets", options.v3 && options.v4 ? "x86_64_v3,x86_64_v4" : options.v3 ? "x86_64_v3" : "x86_64_v4");
+  std::string targets = llvm::join(targetsOf(options), ",");
+  keep("targets", targets);
   keep("training", options.training ? "true" : "false");
   if (!own.weightDecay.empty())
     keep("weight_decay", own.weightDecay);
@@ -148,8 +116,11 @@ public:
       : module(module), options(options), configure(configure), timing(timing) {}
 
   FailureOr<std::string> run() {
-    if (!options.v3 && !options.v4)
+    if (!options.v3 && !options.v4 && !options.gpuCapability)
       return module.emitError() << "no instruction set to compile kernels for: ask for x86-64-v3, x86-64-v4 or both";
+    bool emitsGpu = options.emit == Emit::Gpu || options.emit == Emit::NVVM || options.emit == Emit::PTX;
+    if (emitsGpu && !options.gpuCapability)
+      return module.emitError() << "kernels of a GPU need a target such as sm_90";
     auto forward = module.lookupSymbol<func::FuncOp>("forward");
     if (!forward)
       return module.emitError() << "module has no function @forward to compile";
@@ -172,12 +143,14 @@ public:
       return print(module);
 
     OpenLayouts open{options.chooseLayouts, options.explainLayouts};
-    if (failed(runPasses("kernels", [&](PassManager &pm) { return buildKernelPipeline(pm, open), success(); })))
+    if (failed(runPasses("kernels", [&](PassManager &pm) { return buildKernelPipeline(pm, open, options.gpuCapability), success(); })))
       return failure();
     CPUTargetOptions target{options.v3, options.v4, std::max(1u, options.threads)};
     auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
     if (options.emit == Emit::Loops)
-      return printKernels(module);
+      return printKernels(module, kKernels);
+    if (emitsGpu)
+      return emitGpu();
     if (options.emit == Emit::LLVM)
       return kernels ? kernelsToLLVM(kernels, target) : std::string();
     if (options.emit == Emit::Assembly)
@@ -190,7 +163,7 @@ public:
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();
-      if (failed(attachKernels(module, target)))
+      if (failed(attachKernels(module, target, options.gpuCapability)))
         return failure();
     }
     sign(module, options, own);
@@ -207,6 +180,16 @@ public:
   }
 
 private:
+  FailureOr<std::string> emitGpu() {
+    auto kernels = module.lookupSymbol<ModuleOp>(kGpuKernelsModule);
+    if (options.emit == Emit::Gpu)
+      return printKernels(module, kGpuKernelsModule);
+    if (!kernels)
+      return std::string();
+    return options.emit == Emit::NVVM ? gpuKernelsToNVVM(kernels, options.gpuCapability)
+                                      : gpuKernelsToPTX(kernels, options.gpuCapability);
+  }
+
   LogicalResult runPasses(StringRef name, function_ref<LogicalResult(PassManager &)> build) {
     TimingScope scope = timing ? timing->nest(name) : TimingScope();
     PassManager pm = PassManager::on<ModuleOp>(module.getContext());

@@ -102,9 +102,9 @@ void segue::buildFusionPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
 }
 
-void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts) {
+void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts, bool gpu) {
   buildFusionPipeline(pm);
-  pm.addPass(createSegueOutlineKernels());
+  pm.addPass(createSegueOutlineKernels({.gpu = gpu}));
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
   if (layouts.choose)
     pm.addPass(createSegueChooseLayouts({.explain = layouts.explain}));

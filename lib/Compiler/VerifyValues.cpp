@@ -14,6 +14,7 @@
 #include "segue/Dialect/Segue/Interpreter/HostBytes.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "segue/Target/CPU/LoadedKernels.h"
+#include "segue/Target/NVPTX/GpuTwins.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/InterleavedRange.h"
 #include <cmath>
@@ -95,10 +96,15 @@ struct Expected {
   }
 };
 
+/// The kernels in one form that this machine can run.
+struct KernelCode {
+  std::string name;
+  std::function<llvm::Expected<int64_t>(StringRef kernel, ArrayRef<void *> args, int64_t range)> call;
+};
+
 class Verifier {
 public:
-  Verifier(const VerifyOptions &verify, const LoadedKernels &kernels, ArrayRef<KernelIsa> isas)
-      : seed(verify.seed), kernels(kernels), isas(isas), values(verify.values) {}
+  Verifier(const VerifyOptions &verify, ArrayRef<KernelCode> codes) : seed(verify.seed), codes(codes), values(verify.values) {}
 
   /// Compares two functions: `reference` has its kernels as `segue.fused`, `lowered` as launches.
   LogicalResult run(func::FuncOp reference, func::FuncOp lowered) {
@@ -183,10 +189,10 @@ private:
       for (auto [result, value] : llvm::zip_equal(expected, *disturbed))
         result.disturbed.push_back(std::move(value));
     }
-    for (KernelIsa isa : isas) {
+    for (const KernelCode &code : codes) {
       ArrayRef<int64_t> pairs = launch.getInPlace();
       for (size_t pair = 0; pair <= pairs.size() / 2 && !report.difference; ++pair)
-        if (failed(call(fused, launch, operands, expected, isa, pair ? pairs.slice(2 * pair - 2, 2) : ArrayRef<int64_t>())))
+        if (failed(call(fused, launch, operands, expected, code, pair ? pairs.slice(2 * pair - 2, 2) : ArrayRef<int64_t>())))
           return failure();
     }
     return success();
@@ -194,10 +200,7 @@ private:
 
   /// One call; `place` is empty, or the operand and the result that share a buffer.
   LogicalResult call(FusedOp fused, LaunchOp launch, ArrayRef<HostTensor> operands, ArrayRef<Expected> expected,
-                     KernelIsa isa, ArrayRef<int64_t> place) {
-    LoadedKernels::Function kernel = kernels.find(launch.getKernel(), isa);
-    if (!kernel)
-      return launch.emitError() << "kernel " << launch.getKernel() << " is not there for " << nameOf(isa);
+                     const KernelCode &code, ArrayRef<int64_t> place) {
     ++report.calls;
     SmallVector<std::vector<char>> buffers;
     for (const HostTensor &operand : operands)
@@ -211,8 +214,11 @@ private:
     }
     if (!place.empty())
       pointers[operands.size() + place[1]] = pointers[place[0]];
-    if (int64_t status = kernel(pointers.data(), 0, launch.getRange()))
-      return launch.emitError() << "kernel " << launch.getKernel() << " refuses an index of operand " << status - 1;
+    llvm::Expected<int64_t> status = code.call(launch.getKernel(), pointers, launch.getRange());
+    if (!status)
+      return launch.emitError() << "kernel " << launch.getKernel() << ", " << code.name << ": " << llvm::toString(status.takeError());
+    if (*status)
+      return launch.emitError() << "kernel " << launch.getKernel() << " refuses an index of operand " << *status - 1;
     for (auto [at, result] : llvm::enumerate(expected)) {
       const char *bytes = static_cast<char *>(pointers[operands.size() + at]);
       compare(fused, launch, at, fromBytes(result.exact.type, bytes), result);
@@ -220,7 +226,7 @@ private:
       if (!report.difference && std::any_of(bytes + size, bytes + size + kZone, [](char c) { return c != kGarbage; }))
         return launch.emitError() << "kernel " << launch.getKernel() << " writes behind its result " << at;
       if (report.difference && report.difference->variant.empty()) {
-        report.difference->variant = nameOf(isa).str();
+        report.difference->variant = code.name;
         if (!place.empty())
           report.difference->variant +=
               ", with result " + std::to_string(place[1]) + " in place of operand " + std::to_string(place[0]);
@@ -270,8 +276,7 @@ private:
   }
 
   uint64_t seed;
-  const LoadedKernels &kernels;
-  ArrayRef<KernelIsa> isas;
+  ArrayRef<KernelCode> codes;
   NamedTensors values;
   std::string function;
   llvm::DenseMap<Operation *, unsigned> numbers;
@@ -281,6 +286,47 @@ private:
 static LogicalResult runPasses(ModuleOp module, function_ref<LogicalResult(PassManager &)> build) {
   PassManager pm(module.getContext(), ModuleOp::getOperationName());
   return failure(failed(build(pm)) || failed(pm.run(module)));
+}
+
+/// Compiles kernels for the instruction sets of `options` that this machine can run.
+static LogicalResult loadForProcessor(ModuleOp kernels, const CompileOptions &options, LoadedKernels &loaded,
+                                      SmallVectorImpl<KernelCode> &codes) {
+  CPUTargetOptions target{false, false, std::max(1u, options.threads)};
+  for (KernelIsa isa : runnableIsas()) {
+    bool &wanted = isa == KernelIsa::V4 ? target.v4 : target.v3;
+    wanted = isa == KernelIsa::V4 ? options.v4 : options.v3;
+    if (!wanted)
+      continue;
+    codes.push_back({nameOf(isa).str(), [&loaded, isa](StringRef kernel, ArrayRef<void *> args, int64_t range) -> llvm::Expected<int64_t> {
+                       LoadedKernels::Function function = loaded.find(kernel, isa);
+                       if (!function)
+                         return llvm::createStringError("is not there");
+                       return function(args.data(), 0, range);
+                     }});
+  }
+  if (codes.empty())
+    return success();
+  FailureOr<CompiledKernels> compiled = compileKernels(kernels, target);
+  if (failed(compiled))
+    return failure();
+  if (llvm::Error error = loaded.load(std::move(*compiled)))
+    return kernels.emitError() << llvm::toString(std::move(error));
+  return success();
+}
+
+/// Compiles kernels of a GPU for this machine, to be run in three orders.
+static LogicalResult loadForGpu(ModuleOp kernels, GpuTwins &twins, SmallVectorImpl<KernelCode> &codes) {
+  constexpr std::pair<TwinOrder, const char *> orders[] = {{TwinOrder::Forward, "in order"},
+                                                           {TwinOrder::Reverse, "in reverse order"},
+                                                           {TwinOrder::Shuffled, "in random order"}};
+  for (auto [order, name] : orders)
+    codes.push_back({std::string("blocks of a GPU ") + name,
+                     [&twins, order](StringRef kernel, ArrayRef<void *> args, int64_t) -> llvm::Expected<int64_t> {
+                       if (!twins.has(kernel))
+                         return llvm::createStringError("is not there");
+                       return twins.run(kernel, args, order);
+                     }});
+  return twins.load(kernels);
 }
 
 FailureOr<VerifiedValues> segue::verifyValues(ModuleOp module, const CompileOptions &options,
@@ -297,7 +343,11 @@ FailureOr<VerifiedValues> segue::verifyValues(ModuleOp module, const CompileOpti
   if (failed(runPasses(module, build)))
     return failure();
   OwningOpRef<ModuleOp> reference = module.clone();
-  if (failed(runPasses(module, [](PassManager &pm) { return pm.addPass(createSegueOutlineKernels()), success(); })))
+  auto outline = [&](PassManager &pm) {
+    pm.addPass(createSegueOutlineKernels({.gpu = options.gpuCapability != 0}));
+    return success();
+  };
+  if (failed(runPasses(module, outline)))
     return failure();
 
   VerifiedValues nothing;
@@ -306,25 +356,22 @@ FailureOr<VerifiedValues> segue::verifyValues(ModuleOp module, const CompileOpti
     return nothing;
   if (verify.edit)
     verify.edit(kernels);
-  SmallVector<KernelIsa> isas;
-  CPUTargetOptions target{false, false, std::max(1u, options.threads)};
-  for (KernelIsa isa : runnableIsas()) {
-    bool &wanted = isa == KernelIsa::V4 ? target.v4 : target.v3;
-    wanted = isa == KernelIsa::V4 ? options.v4 : options.v3;
-    if (wanted)
-      isas.push_back(isa);
-  }
-  if (isas.empty())
-    return module.emitError() << "no instruction set that kernels are compiled for runs on this machine";
-  FailureOr<CompiledKernels> compiled = compileKernels(kernels, target);
-  if (failed(compiled))
-    return failure();
   LoadedKernels loaded;
-  if (llvm::Error error = loaded.load(std::move(*compiled)))
-    return module.emitError() << llvm::toString(std::move(error));
+  GpuTwins twins;
+  SmallVector<KernelCode> codes;
+  if (failed(loadForProcessor(kernels, options, loaded, codes)))
+    return failure();
+  if (auto forGpu = module.lookupSymbol<ModuleOp>(kGpuKernelsModule)) {
+    if (verify.edit)
+      verify.edit(forGpu);
+    if (failed(loadForGpu(forGpu, twins, codes)))
+      return failure();
+  }
+  if (codes.empty())
+    return module.emitError() << "no instruction set that kernels are compiled for runs on this machine";
 
-  Verifier verifier(verify, loaded, isas);
-  verifier.report.kernels = loaded.kernels().kernels.size();
+  Verifier verifier(verify, codes);
+  verifier.report.kernels = llvm::range_size(kernels.getOps<func::FuncOp>());
   for (auto function : reference->getOps<func::FuncOp>()) {
     auto lowered = module.lookupSymbol<func::FuncOp>(function.getName());
     if (function.isDeclaration() || !lowered)

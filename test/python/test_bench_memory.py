@@ -27,7 +27,7 @@ def test_a_small_run(tmp_path):
     free = results["segue"]
     for name in ("segue-planned-85", "segue-watermark-85"):
         row = results[name]
-        assert row["loss_after_20"] == free["loss_after_20"] and row["loss0"] == free["loss0"]
+        assert row["late_loss"] == free["late_loss"] and row["loss0"] == free["loss0"]
         assert row["peak_device_mb"] <= row["cap_mb"] < free["peak_device_mb"]
     # Tensors that cannot stay leave or are computed again, whichever is faster on this machine.
     row = results["segue-watermark-85"]

@@ -96,7 +96,7 @@ def test_deepspeed(tmp_path):
     package.write_text(DEEPSPEED)
     row, want = peer(*deepspeed, modules=tmp_path), peer("gpt_torch.py", weights)
     assert row.keys() >= want.keys() | {"in_mb", "out_mb", "disk_mb"} and row["peer"] == "deepspeed nvme"
-    assert abs(row["loss_after_20"] - want["loss_after_20"]) < 1e-5 and row["loss_after_20"] < row["loss0"] - 0.1
+    assert abs(row["late_loss"] - want["late_loss"]) < 1e-5 and row["late_loss"] < row["loss0"] - 0.1
     assert row["disk_mb"] > 1
     row = peer(*deepspeed, "--limit-mib", "64", modules=tmp_path)
     assert row["ended"] == "trained" and row["steps"] == 21 and row["cap_mb"] == 64 and "deepspeed nvme, limit" in row["peer"]

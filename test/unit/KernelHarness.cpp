@@ -82,7 +82,7 @@ std::string segue::test::optimizerText(const std::string &spec, ArrayRef<std::st
 // Kernels
 //===----------------------------------------------------------------------===//
 
-Kernels::Kernels(const std::string &text) {
+Kernels::Kernels(const std::string &text, bool gpu) : text(text), gpu(gpu) {
   DialectRegistry registry;
   registry.insert<SegueDialect, func::FuncDialect>();
   registerKernelModels(registry);
@@ -100,9 +100,14 @@ Kernels::Kernels(const std::string &text) {
   passes.addPass(createCSEPass());
   passes.addPass(createCanonicalizerPass());
   passes.addNestedPass<func::FuncOp>(createSegueFormKernels());
-  passes.addPass(createSegueOutlineKernels());
+  passes.addPass(createSegueOutlineKernels({.gpu = gpu}));
   if (failed(passes.run(*lowered))) {
     ADD_FAILURE() << "passes failed on:\n" << text;
+    return;
+  }
+  if (gpu) {
+    loaded = succeeded(twins.load(lowered->lookupSymbol<ModuleOp>(kGpuKernelsModule)));
+    EXPECT_TRUE(loaded) << "kernels of a GPU do not compile:\n" << text;
     return;
   }
   auto kernels = lowered->lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule);
@@ -157,6 +162,27 @@ static bool isListed(LaunchOp launch, int64_t operand, int64_t result) {
   return false;
 }
 
+int64_t Kernels::call(LaunchOp launch, ArrayRef<void *> pointers, StringRef isa, bool pieces) {
+  int64_t range = launch.getRange(), grain = launch.getGrain(), width = 0, code = 0;
+  if (gpu) {
+    TwinOrder order = isa == "forward" ? TwinOrder::Forward : isa == "reverse" ? TwinOrder::Reverse : TwinOrder::Shuffled;
+    llvm::Expected<int64_t> result = twins.run(launch.getKernel(), pointers, order);
+    if (result)
+      return *result;
+    ADD_FAILURE() << launch.getKernel().str() << ": " << llvm::toString(result.takeError());
+    return -1;
+  }
+  LoadedKernels::Function kernel = symbol(launch.getKernel(), isa);
+  for (int64_t begin = 0; begin < range && code == 0;) {
+    // 1, 2, 3, 1, 2, ... grains.
+    width = width % 3 + 1;
+    int64_t end = pieces ? std::min(range, begin + width * grain) : range;
+    code = kernel(pointers.data(), begin, end);
+    begin = end;
+  }
+  return code;
+}
+
 SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef isa, bool pieces,
                                      std::optional<size_t> place) {
   func::FuncOp f = function(*lowered);
@@ -197,15 +223,7 @@ SmallVector<HostTensor> Kernels::run(ArrayRef<HostTensor> arguments, StringRef i
           pointers[launch.getInputs().size() + result] = shared;
         }
       }
-      LoadedKernels::Function kernel = symbol(launch.getKernel(), isa);
-      int64_t range = launch.getRange(), grain = launch.getGrain(), width = 0;
-      for (int64_t begin = 0; begin < range && lastStatus == 0;) {
-        // 1, 2, 3, 1, 2, ... grains.
-        width = width % 3 + 1;
-        int64_t end = pieces ? std::min(range, begin + width * grain) : range;
-        lastStatus = kernel(pointers.data(), begin, end);
-        begin = end;
-      }
+      lastStatus = call(launch, pointers, isa, pieces);
       if (lastStatus)
         return results;
     } else if (isa_and_present<func::ReturnOp>(&op)) {
@@ -281,10 +299,38 @@ std::vector<HostTensor> test::randomArguments(Kernels &kernels, uint64_t seed) {
 /// gradients that are cut in slices are dozens.
 constexpr size_t kPlaces = 8;
 
+/// The same of kernels of a GPU: every order gives the same bits, and so does work in place.
+static void expectParityOnGpu(const std::string &text, const std::vector<HostTensor> &arguments,
+                              llvm::ArrayRef<HostTensor> expected, Tolerance tolerance) {
+  Kernels kernels(text, /*gpu=*/true);
+  if (!kernels.ok())
+    return;
+  auto first = kernels.run(arguments, "forward", /*pieces=*/false);
+  ASSERT_EQ(kernels.status(), 0);
+  ASSERT_EQ(first.size(), expected.size());
+  for (size_t at = 0; at < first.size(); ++at) {
+    double absolute = first[at].type.getElementType().isInteger(8) ? tolerance.codes : tolerance.absolute;
+    EXPECT_EQ(findDifference(first[at], expected[at], absolute, tolerance.relative), "") << "on a GPU, result " << at;
+  }
+  auto expectSame = [&](StringRef order, std::optional<size_t> place) {
+    auto other = kernels.run(arguments, order, /*pieces=*/false, place);
+    ASSERT_EQ(other.size(), first.size());
+    for (size_t at = 0; at < first.size(); ++at)
+      EXPECT_EQ(findDifference(other[at], first[at], 0, 0), "")
+          << "on a GPU, " << order.str() << (place ? ", in place by pair " + std::to_string(*place) : "") << ", result " << at;
+  };
+  expectSame("reverse", std::nullopt);
+  expectSame("shuffled", std::nullopt);
+  size_t places = kernels.places(), step = std::max<size_t>(1, places / kPlaces);
+  for (size_t place = 0; place < places; place += step)
+    expectSame("shuffled", place);
+}
+
 void test::expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance) {
   ASSERT_TRUE(kernels.ok());
   auto expected = kernels.interpret(arguments);
   ASSERT_TRUE(mlir::succeeded(expected));
+  expectParityOnGpu(kernels.getText(), arguments, *expected, tolerance);
   for (StringRef isa : instructionSets()) {
     auto whole = kernels.run(arguments, isa, /*pieces=*/false), split = kernels.run(arguments, isa, /*pieces=*/true);
     ASSERT_EQ(kernels.status(), 0);

@@ -20,20 +20,22 @@
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "segue/Dialect/Segue/Interpreter/Interpreter.h"
 #include "segue/Target/CPU/LoadedKernels.h"
+#include "segue/Target/NVPTX/GpuTwins.h"
 #include <optional>
 
 namespace segue::test {
 
 class Kernels {
 public:
-  /// Compiles; `ok()` tells, and failures are reported to GoogleTest.
-  explicit Kernels(const std::string &text);
+  /// Compiles, with `gpu` the twins of kernels of a GPU; `ok()` tells, and failures are reported to GoogleTest.
+  explicit Kernels(const std::string &text, bool gpu = false);
   bool ok() const { return loaded; }
+  const std::string &getText() const { return text; }
 
   /// Returns what the reference interpreter says.
   mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(llvm::ArrayRef<HostTensor> arguments);
-  /// Plays the launches with the `isa` variants ("v3", "v4"); `pieces` splits
-  /// ranges unevenly. With `place`, every launch that has more than `place` pairs
+  /// Plays the launches with the `isa` variants ("v3", "v4"), or those of a GPU in the order that `isa` says ("forward",
+  /// "reverse", "shuffled"); `pieces` splits ranges unevenly, of processors alone. With `place`, every launch that has more than `place` pairs
   /// in `inPlace` works in place by that pair. A status that is not 0 ends the
   /// run and is kept.
   llvm::SmallVector<HostTensor> run(llvm::ArrayRef<HostTensor> arguments, llvm::StringRef isa, bool pieces,
@@ -52,12 +54,15 @@ public:
 private:
   using Bytes = std::vector<char>;
   LoadedKernels::Function symbol(llvm::StringRef kernel, llvm::StringRef isa);
+  int64_t call(LaunchOp launch, llvm::ArrayRef<void *> pointers, llvm::StringRef isa, bool pieces);
   mlir::func::FuncOp function(mlir::ModuleOp module);
 
   mlir::MLIRContext context;
   mlir::OwningOpRef<mlir::ModuleOp> source, lowered;
+  std::string text;
   LoadedKernels compiled;
-  bool loaded = false;
+  GpuTwins twins;
+  bool gpu, loaded = false;
   int64_t lastStatus = 0;
 };
 
@@ -76,7 +81,7 @@ struct Tolerance {
 
 std::vector<HostTensor> randomArguments(Kernels &kernels, uint64_t seed = 1);
 /// Fails unless kernels give what the interpreter gives, with each instruction set, and the same bits in pieces and in
-/// place.
+/// place; and so do those of a GPU, in each order of blocks and threads.
 void expectParity(Kernels &kernels, const std::vector<HostTensor> &arguments, Tolerance tolerance = {});
 void expectParity(const std::string &text, Tolerance tolerance = {});
 

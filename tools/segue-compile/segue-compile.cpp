@@ -13,6 +13,7 @@
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
 #include "segue/Compiler/VerifyValues.h"
+#include "segue/Target/NVPTX/NVPTXTarget.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/Signatures.h"
@@ -55,6 +56,9 @@ struct Flags {
                  clEnumValN(Emit::Loops, "linalg", "another name for loops: kernels have no linalg form"),
                  clEnumValN(Emit::LLVM, "llvm", "kernels as optimised LLVM IR"),
                  clEnumValN(Emit::Assembly, "asm", "kernels as assembly"),
+                 clEnumValN(Emit::Gpu, "gpu", "kernels of a GPU as what a thread does; needs a --target such as sm_90"),
+                 clEnumValN(Emit::NVVM, "nvvm", "kernels of a GPU as optimised LLVM IR"),
+                 clEnumValN(Emit::PTX, "ptx", "kernels of a GPU as PTX"),
                  clEnumValN(Emit::Prog, "prog", "programs in the prog dialect"),
                  clEnumValN(Emit::Binary, "binary", "the .segue file (default)")),
       cl::cat(category)};
@@ -104,7 +108,7 @@ struct Flags {
       "verify-inputs", cl::desc("Values of arguments for --verify-values, by name; what is missing is drawn"),
       cl::value_desc("file.safetensors"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
-  cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4; default: both"), cl::CommaSeparated,
+  cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4, and one of sm_80, sm_90, sm_100; default: both of x86-64"), cl::CommaSeparated,
                                 cl::cat(category)};
   cl::opt<unsigned> threads{"compile-threads", cl::desc("Threads that compile kernels; default: 2"), cl::init(2),
                             cl::cat(category)};
@@ -132,11 +136,24 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   if (!flags.targets.empty())
     options.v3 = options.v4 = false;
   for (const std::string &target : flags.targets) {
-    if (target != "x86-64-v3" && target != "x86-64-v4") {
-      llvm::errs() << "segue-compile: unknown target \"" << target << "\"; known are x86-64-v3 and x86-64-v4\n";
+    if (target == "x86-64-v3" || target == "x86-64-v4") {
+      (target == "x86-64-v3" ? options.v3 : options.v4) = true;
+      continue;
+    }
+    const unsigned *capability = llvm::find_if(gpuCapabilities(), [&](unsigned known) { return target == "sm_" + std::to_string(known); });
+    if (capability == gpuCapabilities().end()) {
+      llvm::errs() << "segue-compile: unknown target \"" << target << "\"; known are x86-64-v3, x86-64-v4";
+      for (unsigned known : gpuCapabilities())
+        llvm::errs() << ", sm_" << known;
+      llvm::errs() << "\n";
       return failure();
     }
-    (target == "x86-64-v3" ? options.v3 : options.v4) = true;
+    if (options.gpuCapability && options.gpuCapability != *capability) {
+      llvm::errs() << "segue-compile: --target: sm_" << options.gpuCapability << " and sm_" << *capability
+                   << " found; give the lowest, which later GPUs run too\n";
+      return failure();
+    }
+    options.gpuCapability = *capability;
   }
   return success();
 }

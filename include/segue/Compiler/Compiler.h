@@ -42,6 +42,10 @@ enum class Emit {
   Assembly,
   /// The programs.
   Prog,
+  /// The kernels of a GPU as what a thread does, as optimised LLVM IR with NVVM intrinsics, and as PTX.
+  Gpu,
+  NVVM,
+  PTX,
   Binary
 };
 
@@ -78,6 +82,8 @@ struct CompileOptions {
   /// The instruction sets that kernels are compiled for.
   bool v3 = true;
   bool v4 = true;
+  /// The compute capability that kernels have PTX for, times ten (`gpuCapabilities`); 0 for none.
+  unsigned gpuCapability = 0;
   /// The number of threads that compile kernels.
   unsigned threads = 2;
   Emit emit = Emit::Binary;

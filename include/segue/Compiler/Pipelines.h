@@ -42,7 +42,7 @@ struct OpenLayouts {
 
 /// Runs the fusion pipeline, then moves what is joined into `@kernels` and chooses the layouts
 /// between programs.
-void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {});
+void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {}, bool gpu = false);
 
 /// Returns true if the spec of an optimizer asks for updates in the next forward.
 bool updatesInForward(llvm::StringRef optimizer);

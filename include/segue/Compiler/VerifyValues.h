@@ -69,7 +69,9 @@ struct VerifyOptions {
 };
 
 /// Compiles `module`, which is changed on the way, by `options`, and calls every
-/// kernel of every function for all instruction sets that this machine can run.
+/// kernel of every function for all instruction sets that this machine can run, and
+/// where a GPU is among the targets the twin of its kernel, in three orders of blocks
+/// and threads (segue/Target/NVPTX/GpuTwins.h).
 /// Stops at the first difference. Fails, with diagnostics, where the module does
 /// not compile or cannot be interpreted with these values.
 ///

@@ -5,16 +5,17 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// LoopBuilder.cpp writes loops, reductions and stores; ElementBuilder.cpp
-// writes the computation of one element of a value at an index, as the ops of the
-// region say in KernelModels.cpp. What does not
-// depend on the variable of a loop is written before that loop.
+// LoopBuilder.cpp writes loops, reductions and stores, GpuLoops.cpp what of them
+// threads of a GPU share; ElementBuilder.cpp writes the computation of one element
+// of a value at an index, as the ops of the region say in KernelModels.cpp. What does
+// not depend on the variable of a loop is written before that loop.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_CONVERSION_SEGUETOLOOPS_KERNELBUILDER_H
 #define SEGUE_LIB_CONVERSION_SEGUETOLOOPS_KERNELBUILDER_H
 
+#include "GpuSchedule.h"
 #include "LoopPlan.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -22,7 +23,9 @@ namespace segue {
 
 class KernelBuilder {
 public:
-  KernelBuilder(FusedOp fused, LoopPlan plan) : fused(fused), body(*fused.getBody().begin()), plan(std::move(plan)) {}
+  /// With a schedule the kernel is that of a thread of a GPU, without one that of a task of a processor.
+  KernelBuilder(FusedOp fused, LoopPlan plan, std::optional<GpuSchedule> gpu = std::nullopt)
+      : fused(fused), body(*fused.getBody().begin()), plan(std::move(plan)), gpu(gpu) {}
 
   mlir::FailureOr<LoopKernel> build(llvm::StringRef name, mlir::OpBuilder &builder);
 
@@ -103,18 +106,39 @@ private:
   void buildLevel(int64_t level, mlir::Value chunk);
   void buildColumns();
   void buildOwn();
+  void buildShape();
+  /// Calls `write` for each of the columns that one iteration of a column loop computes: on a processor one. What is known of
+  /// one column is forgotten before the next.
+  void eachLane(llvm::function_ref<void()> write);
   unsigned resultArgument(unsigned result) { return fused.getInputs().size() + result; }
   void describe(LoopKernel &kernel);
+
+  //===--- GpuLoops.cpp ---===//
+  void beginOnGpu();
+  void endOnGpu();
+  void buildColumnsOnGpu();
+  llvm::SmallVector<mlir::Value> threadLoop(mlir::ValueRange initial,
+                                            llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
+  /// The combination of one value of each thread of a team, in each of them; the order is the same on every run.
+  mlir::Value teamReduce(ReduceKind kind, mlir::Value value);
+  /// Waits until the threads of a team have come here, and what they wrote is seen.
+  void teamBarrier();
+  mlir::Value shared(int64_t elements, mlir::Type type);
+  /// Writes what is done where `condition` holds alone.
+  void where(mlir::Value condition, llvm::function_ref<void()> write);
 
   FusedOp fused;
   mlir::Block &body;
   LoopPlan plan;
+  std::optional<GpuSchedule> gpu;
   mlir::func::FuncOp function;
   mlir::Location loc = fused.getLoc();
   llvm::SmallVector<Scope *> scopes;
   size_t rowScope = 0;
   int64_t currentLevel = 0;
   mlir::Value begin, end;
+  /// On a GPU: the block, the thread in it and the thread in its team; and the first column of an iteration.
+  mlir::Value block, thread, member, laneBase;
   /// One i64 that the first checked index makes.
   mlir::Value status;
   llvm::DenseMap<unsigned, size_t> variableScope;

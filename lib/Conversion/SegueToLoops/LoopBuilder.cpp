@@ -88,6 +88,8 @@ SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
                                              function_ref<SmallVector<Value>(ValueRange)> write) {
   if (at == plan.columnLoops.size())
     return write(initial);
+  if (gpu)
+    return threadLoop(initial, write);
   const LoopPlan::Loop columns = plan.columnLoops[at];
   SmallVector<Value> values(initial);
   for (size_t segment = 0; segment + 1 < columns.bounds.size(); ++segment) {
@@ -107,6 +109,23 @@ SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
 void KernelBuilder::defineColumn(Value column) {
   for (const LoopPlan::Loop &columns : plan.columnLoops)
     define(columns.variable, column);
+}
+
+void KernelBuilder::eachLane(function_ref<void()> write) {
+  if (!laneBase)
+    return write();
+  Scope &here = top();
+  auto elements = here.elements;
+  auto fallbacks = here.fallbacks;
+  for (int64_t lane = 0; lane < gpu->lanes; ++lane) {
+    here.elements = elements;
+    here.fallbacks = fallbacks;
+    Value column = lane ? arith::AddIOp::create(here.builder, loc, laneBase, constantIndex(lane)).getResult() : laneBase;
+    defineColumn(column);
+    write();
+  }
+  here.elements = elements;
+  here.fallbacks = fallbacks;
 }
 
 void KernelBuilder::define(unsigned variable, Value value) {
@@ -135,17 +154,27 @@ void KernelBuilder::defineRow(Value row) {
 //===----------------------------------------------------------------------===//
 
 void KernelBuilder::buildFlat() {
-  auto writeElement = [&](Value at, ValueRange) -> SmallVector<Value> {
-    defineColumn(at);
-    SmallVector<Value> values;
-    for (Value value : body.getTerminator()->getOperands())
-      values.push_back(element(value, plan.element));
-    if (!failedToBuild)
+  auto writeElements = [&](Value at, ValueRange) -> SmallVector<Value> {
+    if (gpu)
+      laneBase = at;
+    else
+      defineColumn(at);
+    SmallVector<std::pair<Value, SmallVector<Value>>> lanes;
+    eachLane([&] {
+      SmallVector<Value> values;
+      for (Value value : body.getTerminator()->getOperands())
+        values.push_back(element(value, plan.element));
+      if (!failedToBuild)
+        lanes.push_back({materialize(plan.element, innermost()), values});
+    });
+    for (auto &[place, values] : lanes)
       for (auto [result, value] : llvm::enumerate(values))
-        store(value, resultArgument(result), at, top().builder);
+        store(value, resultArgument(result), place, top().builder);
     return {};
   };
-  loop(begin, end, 1, {}, writeElement, /*parallel=*/true);
+  int64_t step = gpu ? gpu->threads * gpu->lanes : 1;
+  loop(begin, end, step, {}, writeElements, /*parallel=*/!gpu);
+  laneBase = {};
 }
 
 //===----------------------------------------------------------------------===//
@@ -175,40 +204,53 @@ void KernelBuilder::buildLevel(int64_t level, Value chunk) {
   for (ReduceOp reduce : reduces)
     initial.push_back(identity(reduce.getKind(), computeType(elementOf(reduce.getInput())), top().builder));
   SmallVector<Value> sums = columnLoop(0, initial, [&](ValueRange carried) -> SmallVector<Value> {
-    SmallVector<Value> next, stored, keeping, added;
-    for (ReduceOp reduce : reduces)
-      next.push_back(element(reduce.getInput(), plan.element));
-    for (unsigned at : stores)
-      stored.push_back(element(results[at], plan.element));
-    for (Value value : kept)
-      keeping.push_back(element(value, plan.element));
-    for (ReduceOp reduce : chunkReduces)
-      added.push_back(element(reduce.getInput(), plan.element));
+    // All elements of an iteration are computed before the first one is stored.
+    struct Lane {
+      SmallVector<Value> next, stored, keeping, added;
+      Value at, column;
+    };
+    SmallVector<Lane, 1> lanes;
+    eachLane([&] {
+      Lane &lane = lanes.emplace_back();
+      for (ReduceOp reduce : reduces)
+        lane.next.push_back(element(reduce.getInput(), plan.element));
+      for (unsigned at : stores)
+        lane.stored.push_back(element(results[at], plan.element));
+      for (Value value : kept)
+        lane.keeping.push_back(element(value, plan.element));
+      for (ReduceOp reduce : chunkReduces)
+        lane.added.push_back(element(reduce.getInput(), plan.element));
+    });
     if (failedToBuild)
       return SmallVector<Value>(carried);
 
     size_t here = scopes.size() - 1;
     OpBuilder &b = top().builder;
-    for (auto [value, reduce, sum] : llvm::zip_equal(next, reduces, carried))
-      value = combine(reduce.getKind(), sum, value, b);
-    if (!stores.empty()) {
-      Value at = materialize(plan.element, here);
-      for (auto [result, value] : llvm::zip_equal(stores, stored))
-        store(value, resultArgument(result), at, b);
-    }
-    if (!kept.empty()) {
-      Value at = materialize(plan.column, here);
-      for (auto [value, scalar] : llvm::zip_equal(kept, keeping)) {
+    SmallVector<Value> next(carried);
+    for (const Lane &lane : lanes)
+      for (auto [sum, reduce, value] : llvm::zip_equal(next, reduces, lane.next))
+        sum = combine(reduce.getKind(), sum, value, b);
+    size_t number = 0;
+    eachLane([&] {
+      Lane &lane = lanes[number++];
+      if (!stores.empty())
+        lane.at = materialize(plan.element, here);
+      if (!kept.empty() || !chunkReduces.empty())
+        lane.column = materialize(plan.column, here);
+    });
+    for (Lane &lane : lanes) {
+      for (auto [result, value] : llvm::zip_equal(stores, lane.stored))
+        store(value, resultArgument(result), lane.at, b);
+      for (auto [value, scalar] : llvm::zip_equal(kept, lane.keeping)) {
         if (scalar.getType().isInteger(1))
           scalar = arith::ExtUIOp::create(b, loc, b.getI8Type(), scalar);
-        memref::StoreOp::create(b, loc, scalar, buffers.lookup(value), at);
+        memref::StoreOp::create(b, loc, scalar, buffers.lookup(value), lane.column);
       }
-    }
-    if (!chunkReduces.empty()) {
-      Value column = materialize(plan.column, here);
+      if (chunkReduces.empty())
+        continue;
       Value start = arith::MulIOp::create(b, loc, chunk, constantIndex(plan.shape.cols));
-      Value at = arith::AddIOp::create(b, loc, start, column);
-      for (auto [reduce, value] : llvm::zip_equal(chunkReduces, added))
+      Value at = arith::AddIOp::create(b, loc, start, lane.column);
+      for (auto [reduce, value] : llvm::zip_equal(chunkReduces, lane.added))
         for (auto [result, yielded] : llvm::enumerate(results))
           if (yielded == reduce.getResult()) {
             unsigned argument = resultArgument(result);
@@ -218,6 +260,9 @@ void KernelBuilder::buildLevel(int64_t level, Value chunk) {
     }
     return next;
   });
+  if (gpu)
+    for (auto [reduce, sum] : llvm::zip_equal(reduces, sums))
+      sum = teamReduce(reduce.getKind(), sum);
 
   for (auto [reduce, sum] : llvm::zip_equal(reduces, sums)) {
     OpBuilder &b = top().builder;
@@ -239,10 +284,17 @@ void KernelBuilder::buildRow(Value row, Value chunk) {
   for (auto [at, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results))
     if (kind == LoopPlan::ResultKind::Row && !failedToBuild)
       scalars.push_back({at, element(value, plan.row)});
-  if (failedToBuild)
+  if (failedToBuild || scalars.empty())
     return;
-  for (auto [at, scalar] : scalars)
-    store(scalar, resultArgument(at), row, top().builder);
+  auto storeAll = [&] {
+    for (auto [at, scalar] : scalars)
+      store(scalar, resultArgument(at), row, top().builder);
+  };
+  if (!gpu)
+    return storeAll();
+  // One thread stores, after all have read what a result may take the place of.
+  teamBarrier();
+  where(arith::CmpIOp::create(top().builder, loc, arith::CmpIPredicate::eq, member, constantIndex(0)), storeAll);
 }
 
 void KernelBuilder::buildRows() {
@@ -250,7 +302,7 @@ void KernelBuilder::buildRows() {
     Type type = memoryType(computeType(elementOf(value)));
     buffers[value] = memref::AllocaOp::create(top().builder, loc, MemRefType::get({plan.shape.cols}, type));
   }
-  loop(begin, end, 1, {}, [&](Value at, ValueRange) -> SmallVector<Value> {
+  loop(begin, end, gpu ? gpu->teams() : 1, {}, [&](Value at, ValueRange) -> SmallVector<Value> {
     if (!plan.shape.chunks) {
       buildRow(at, {});
       return {};
@@ -258,7 +310,7 @@ void KernelBuilder::buildRows() {
     // The sums of a chunk gather in the result itself, a row of it per chunk.
     Value columns = constantIndex(plan.shape.cols);
     Value first = arith::MulIOp::create(top().builder, loc, at, columns);
-    loop(constantIndex(0), columns, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+    auto begun = [&](Value column) {
       OpBuilder &b = top().builder;
       Value to = arith::AddIOp::create(b, loc, first, column);
       for (auto [result, value, kind] : llvm::enumerate(body.getTerminator()->getOperands(), plan.results))
@@ -266,8 +318,18 @@ void KernelBuilder::buildRows() {
           auto reduce = value.getDefiningOp<ReduceOp>();
           store(identity(reduce.getKind(), computeType(elementOf(value)), b), resultArgument(result), to, b);
         }
-      return {};
-    });
+    };
+    // Each thread begins the sums that it adds to.
+    if (gpu)
+      columnLoop(0, {}, [&](ValueRange) -> SmallVector<Value> {
+        eachLane([&] { begun(materialize(plan.column, innermost())); });
+        return {};
+      });
+    else
+      loop(constantIndex(0), columns, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
+        begun(column);
+        return {};
+      });
     int64_t rowsOfChunk = plan.shape.rows / plan.shape.chunks;
     Value firstRow = arith::MulIOp::create(top().builder, loc, at, constantIndex(rowsOfChunk));
     loop(constantIndex(0), constantIndex(rowsOfChunk), 1, {}, [&](Value inChunk, ValueRange) -> SmallVector<Value> {
@@ -284,6 +346,8 @@ void KernelBuilder::buildRows() {
 //===----------------------------------------------------------------------===//
 
 void KernelBuilder::buildColumns() {
+  if (gpu)
+    return buildColumnsOnGpu();
   for (ReduceOp reduce : plan.columnReduces) {
     auto type = MemRefType::get({kBlockColumns}, computeType(elementOf(reduce.getInput())));
     columnSums[reduce.getResult()] = memref::AllocaOp::create(top().builder, loc, type);
@@ -497,43 +561,56 @@ static void chooseFusedProducts(func::FuncOp function) {
   });
 }
 
+void KernelBuilder::buildShape() {
+  switch (plan.shape.kind) {
+  case KernelShape::Kind::Map:
+    return buildFlat();
+  case KernelShape::Kind::Rows:
+    return buildRows();
+  case KernelShape::Kind::Columns:
+    return buildColumns();
+  case KernelShape::Kind::OwnByRows:
+  case KernelShape::Kind::OwnByColumns:
+    return buildOwn();
+  }
+}
+
 FailureOr<LoopKernel> KernelBuilder::build(StringRef name, OpBuilder &builder) {
   auto buffer = [](Value value) -> Type { return MemRefType::get({ShapedType::kDynamic}, memoryType(elementOf(value))); };
-  SmallVector<Type> types;
+  SmallVector<Type> types, results;
   for (Value value : body.getArguments())
     types.push_back(buffer(value));
   for (Value value : body.getTerminator()->getOperands())
     types.push_back(buffer(value));
-  types.append(2, builder.getIndexType());
-  function = func::FuncOp::create(builder, loc, name, builder.getFunctionType(types, builder.getI64Type()));
+  if (gpu) {
+    types.push_back(MemRefType::get({ShapedType::kDynamic}, builder.getI64Type()));
+  } else {
+    types.append(2, builder.getIndexType());
+    results.push_back(builder.getI64Type());
+  }
+  function = func::FuncOp::create(builder, loc, name, builder.getFunctionType(types, results));
   Block *entry = function.addEntryBlock();
-  begin = entry->getArgument(types.size() - 2);
-  end = entry->getArgument(types.size() - 1);
 
   // Constants and allocations go to the front, before what is hoisted.
   Scope top(OpBuilder::atBlockEnd(entry));
   scopes.push_back(&top);
-  switch (plan.shape.kind) {
-  case KernelShape::Kind::Map:
-    buildFlat();
-    break;
-  case KernelShape::Kind::Rows:
-    buildRows();
-    break;
-  case KernelShape::Kind::Columns:
-    buildColumns();
-    break;
-  case KernelShape::Kind::OwnByRows:
-  case KernelShape::Kind::OwnByColumns:
-    buildOwn();
-    break;
+  if (gpu) {
+    beginOnGpu();
+  } else {
+    begin = entry->getArgument(types.size() - 2);
+    end = entry->getArgument(types.size() - 1);
   }
-  Value code;
-  if (status)
-    code = memref::LoadOp::create(top.builder, loc, status, constantIndex(0));
-  else
-    code = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));
-  func::ReturnOp::create(top.builder, loc, code);
+  buildShape();
+  if (gpu) {
+    endOnGpu();
+  } else {
+    Value code;
+    if (status)
+      code = memref::LoadOp::create(top.builder, loc, status, constantIndex(0));
+    else
+      code = arith::ConstantOp::create(top.builder, loc, builder.getI64IntegerAttr(0));
+    func::ReturnOp::create(top.builder, loc, code);
+  }
   scopes.pop_back();
   if (failedToBuild) {
     function.erase();
@@ -553,4 +630,12 @@ FailureOr<LoopKernel> segue::buildLoops(FusedOp fused, StringRef name, OpBuilder
   if (failed(plan))
     return failure();
   return KernelBuilder(fused, std::move(*plan)).build(name, builder);
+}
+
+FailureOr<LoopKernel> segue::buildGpuLoops(FusedOp fused, StringRef name, OpBuilder &builder) {
+  FailureOr<LoopPlan> plan = LoopPlan::make(fused, LoopPlan::Form::Threads);
+  if (failed(plan))
+    return failure();
+  GpuSchedule schedule = GpuSchedule::of(fused, *plan);
+  return KernelBuilder(fused, std::move(*plan), schedule).build(name, builder);
 }

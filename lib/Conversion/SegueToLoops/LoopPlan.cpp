@@ -114,7 +114,7 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
     // Computed by an earlier level: read back, kept, or computed again.
     if (stored.contains(value) && level.lookup(value) < currentLevel)
       return true;
-    bool fits = shape.cols * 4 <= kRowBufferBytes;
+    bool fits = form == Form::Nested && shape.cols * 4 <= kRowBufferBytes;
     if (fits && cost(value) > kBufferedCost && !isView(op)) {
       buffered.insert({value, first->second});
       return true;
@@ -143,7 +143,7 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
         continue;
       auto [variable, coefficient] = guard.index.terms.front();
       bool isColumn = llvm::any_of(columnLoops, [&, v = variable](const Loop &loop) { return loop.variable == v; });
-      if (flat || !isColumn || coefficient != 1)
+      if (form == Form::Threads || flat || !isColumn || coefficient != 1)
         continue;
       for (int64_t edge : {guard.low - guard.index.offset, guard.high - guard.index.offset})
         if (edge > space[variable].low && edge < space[variable].high)
@@ -219,14 +219,14 @@ void LoopPlan::makeSpace(ArrayRef<int64_t> rowExtents, ArrayRef<int64_t> columnE
   rowLoops.clear();
   columnLoops.clear();
   row = element = column = IndexExpr();
-  bool rowsLoop = shape.kind != KernelShape::Kind::Map && shape.kind != KernelShape::Kind::Columns;
+  bool rowsLoop = form == Form::Nested && shape.kind != KernelShape::Kind::Map && shape.kind != KernelShape::Kind::Columns;
   for (int64_t extent : rowExtents)
     if (extent != 1)
       rowLoops.push_back({space.addVariable(extent, rowsLoop), extent, {}});
   for (int64_t extent : columnExtents)
     if (extent != 1) {
       // Only whole rows can be split in loops.
-      bool whole = flat || shape.kind == KernelShape::Kind::Rows;
+      bool whole = form == Form::Nested && (flat || shape.kind == KernelShape::Kind::Rows);
       columnLoops.push_back({space.addVariable(extent, whole), extent, {0, extent}});
     }
   int64_t stride = 1;
@@ -265,12 +265,13 @@ static int64_t columnsOfMap(int64_t elements, int64_t inner) {
   return columns;
 }
 
-FailureOr<LoopPlan> LoopPlan::make(FusedOp fused) {
+FailureOr<LoopPlan> LoopPlan::make(FusedOp fused, Form form) {
   Block &body = *fused.getBody().begin();
   FailureOr<KernelShape> shape = inferKernelShape(body);
   if (failed(shape))
     return failure();
   LoopPlan plan;
+  plan.form = form;
   plan.shape = *shape;
   plan.flat = shape->kind == KernelShape::Kind::Map;
   if (failed(plan.classify(fused)))

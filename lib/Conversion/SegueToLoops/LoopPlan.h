@@ -40,9 +40,13 @@ public:
     int64_t lastLevel = 0;
   };
   enum class ResultKind { Element, Row, Chunk };
+  /// Nested loops are what a processor walks through: a loop is split or cut where an index needs it. Threads divide a flat
+  /// index instead, and keep nothing of a row, so that there is one loop over rows and one over columns.
+  enum class Form { Nested, Threads };
 
-  static mlir::FailureOr<LoopPlan> make(FusedOp fused);
+  static mlir::FailureOr<LoopPlan> make(FusedOp fused, Form form = Form::Nested);
 
+  Form form = Form::Nested;
   KernelShape shape;
   /// A Map whose columns are the range itself: no rows, one loop, no extent.
   bool flat = false;

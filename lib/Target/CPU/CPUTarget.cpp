@@ -12,24 +12,19 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Target/CPU/CPUTarget.h"
+#include "../Kernels/Codegen.h"
 #include "KernelsToLLVM.h"
 #include "Link.h"
-#include "llvm/Analysis/TargetLibraryInfo.h"
-#include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
-#include "llvm/MC/TargetRegistry.h"
-#include "llvm/Passes/PassBuilder.h"
-#include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
-#include "llvm/TargetParser/Triple.h"
 #include "llvm/Transforms/Utils/Cloning.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Export.h"
+#include "segue/Target/CPU/HostCode.h"
 #include <atomic>
-#include <mutex>
 #include <thread>
 
 using namespace mlir;
@@ -54,27 +49,6 @@ static SmallVector<InstructionSet> instructionSets(const CPUTargetOptions &optio
   if (options.v4)
     sets.push_back(kV4);
   return sets;
-}
-
-static void initializeTarget() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
-    LLVMInitializeX86AsmPrinter();
-  });
-}
-
-static std::unique_ptr<llvm::TargetMachine> createMachine() {
-  llvm::Triple triple("x86_64-unknown-linux-gnu");
-  std::string error;
-  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
-  if (!target)
-    return nullptr;
-  return std::unique_ptr<llvm::TargetMachine>(
-      target->createTargetMachine(triple, kV3.cpu, "", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt,
-                                  llvm::CodeGenOptLevel::Aggressive));
 }
 
 /// Copies every kernel for every instruction set and drops the originals.
@@ -103,35 +77,6 @@ static void specialize(llvm::Module &module, ArrayRef<InstructionSet> sets) {
   }
 }
 
-static void optimize(llvm::Module &module, llvm::TargetMachine &machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager sccs;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PipelineTuningOptions tuning;
-  tuning.LoopVectorization = tuning.SLPVectorization = tuning.LoopInterleaving = tuning.LoopUnrolling = true;
-  llvm::PassBuilder builder(&machine, tuning);
-  // There is no C library in the object: no loop may become a memset.
-  llvm::TargetLibraryInfoImpl library(machine.getTargetTriple());
-  library.disableAllFunctions();
-  functions.registerPass([&] { return llvm::TargetLibraryAnalysis(library); });
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(sccs);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, sccs, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3).run(module, modules);
-}
-
-static std::string emit(llvm::Module &module, llvm::TargetMachine &machine, llvm::CodeGenFileType type) {
-  SmallVector<char, 0> bytes;
-  llvm::raw_svector_ostream stream(bytes);
-  llvm::legacy::PassManager passes;
-  machine.addPassesToEmitFile(passes, stream, nullptr, type);
-  passes.run(module);
-  return std::string(bytes.begin(), bytes.end());
-}
-
 static SmallVector<func::FuncOp> sortedKernels(ModuleOp module) {
   SmallVector<func::FuncOp> kernels(module.getOps<func::FuncOp>());
   llvm::sort(kernels, [](func::FuncOp l, func::FuncOp r) { return l.getName() < r.getName(); });
@@ -142,7 +87,6 @@ static SmallVector<func::FuncOp> sortedKernels(ModuleOp module) {
 template <typename Finish>
 static FailureOr<SmallVector<std::string>> compileGroups(ModuleOp module, const CPUTargetOptions &options,
                                                          size_t groupCount, Finish finish) {
-  initializeTarget();
   MLIRContext *context = module.getContext();
   DialectRegistry registry;
   registerBuiltinDialectTranslation(registry);
@@ -174,7 +118,7 @@ static FailureOr<SmallVector<std::string>> compileGroups(ModuleOp module, const 
         return;
       llvm::LLVMContext llvmContext;
       std::unique_ptr<llvm::Module> llvmModule = translateModuleToLLVMIR(*groups[group], llvmContext, "kernels");
-      std::unique_ptr<llvm::TargetMachine> machine = createMachine();
+      std::unique_ptr<llvm::TargetMachine> machine = createHostMachine(kV3.cpu);
       if (!llvmModule || !machine) {
         ok = false;
         return;

@@ -6,10 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/Target/CPU/LoadedKernels.h"
-#include "llvm/Support/Error.h"
-#include <dlfcn.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 using namespace segue;
 using llvm::StringRef;
@@ -26,33 +22,16 @@ llvm::SmallVector<KernelIsa> segue::runnableIsas() {
   return sets;
 }
 
-LoadedKernels::~LoadedKernels() {
-  if (library)
-    dlclose(library);
-  if (descriptor >= 0)
-    close(descriptor);
-}
-
 llvm::Error LoadedKernels::load(CompiledKernels given) {
   compiled = std::move(given);
-  if (compiled.elf.empty())
-    return llvm::Error::success();
-  // The descriptor stays open: glibc knows libraries by path.
-  descriptor = memfd_create("segue-kernels", MFD_CLOEXEC);
-  if (descriptor < 0 || write(descriptor, compiled.elf.data(), compiled.elf.size()) !=
-                            static_cast<ssize_t>(compiled.elf.size()))
-    return llvm::createStringError("no memory file for " + llvm::Twine(compiled.elf.size()) + " bytes of kernels");
-  library = dlopen(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    return llvm::createStringError(llvm::Twine("kernels cannot be loaded: ") + dlerror());
-  return llvm::Error::success();
+  return compiled.elf.empty() ? llvm::Error::success() : code.load(compiled.elf);
 }
 
 LoadedKernels::Function LoadedKernels::find(StringRef kernel, KernelIsa isa) const {
   for (const KernelSymbol &known : compiled.kernels)
-    if (known.name == kernel && library) {
+    if (known.name == kernel) {
       const std::string &symbol = isa == KernelIsa::V4 ? known.v4Symbol : known.v3Symbol;
-      return symbol.empty() ? nullptr : reinterpret_cast<Function>(dlsym(library, symbol.c_str()));
+      return symbol.empty() ? nullptr : reinterpret_cast<Function>(code.find(symbol));
     }
   return nullptr;
 }

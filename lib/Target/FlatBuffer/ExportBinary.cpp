@@ -101,6 +101,7 @@ private:
         entry->isa = static_cast<schema::Isa>(variant.getIsa());
         entry->symbol = variant.getSymbol().str();
         entry->segment = segmentNumber.lookup(variant.getSegment().getValue());
+        entry->blocks = variant.getBlocks();
         kernel->variants.push_back(std::move(entry));
       }
     binary.kernels.push_back(std::move(kernel));

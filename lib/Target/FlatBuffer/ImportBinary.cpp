@@ -206,7 +206,7 @@ private:
           return failure();
         variants.push_back(prog::VariantAttr::get(
             builder.getContext(), static_cast<prog::Isa>(variant.isa()), builder.getStringAttr(text(variant.symbol())),
-            FlatSymbolRefAttr::get(builder.getContext(), segmentName(variant.segment()))));
+            FlatSymbolRefAttr::get(builder.getContext(), segmentName(variant.segment())), variant.blocks()));
       }
       prog::KernelOp::create(
           builder, builder.getUnknownLoc(), builder.getStringAttr(text(kernel.name())),

@@ -73,7 +73,7 @@ std::shared_ptr<const CudaKernel> Kernels::make(const KernelSource &source) {
   context_->check(api.functionAttribute(&local, functionLocalBytes, function), "cuFuncGetAttribute");
   // Without .maxntid the driver says what the registers allow, 1024 mostly.
   unsigned threads = most >= 1024 ? usualThreads : unsigned(std::max(most, 1));
-  return std::make_shared<const CudaKernel>(std::move(module), function, threads, uint64_t(local));
+  return std::make_shared<const CudaKernel>(std::move(module), function, threads, variant->blocks, uint64_t(local));
 }
 
 //===----------------------------------------------------------------------===//
@@ -132,6 +132,7 @@ void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void 
   int64_t piece = std::max<int64_t>(grain, 1);
   while ((range + piece - 1) / piece > mostBlocks)
     piece *= 2;
+  auto blocks = unsigned(kernel.blocks ? kernel.blocks : (range + piece - 1) / piece);
   auto launched = std::make_unique<Launched>(faults_);
   uint64_t last[] = {uint64_t(range), uint64_t(piece), reinterpret_cast<uint64_t>(launched->word)};
   std::vector<void *> given;
@@ -141,7 +142,7 @@ void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void 
   for (uint64_t &number : last)
     given.push_back(&number);
   streams.give([&](CUstream stream) {
-    context_->check(context_->api().launch(kernel.function, unsigned((range + piece - 1) / piece), 1, 1, kernel.threads,
+    context_->check(context_->api().launch(kernel.function, blocks, 1, 1, kernel.threads,
                                            1, 1, 0, stream, given.data(), nullptr),
                     "cuLaunchKernel");
   });

@@ -27,12 +27,14 @@ class Module;
 
 class CudaKernel final : public Kernel {
 public:
-  CudaKernel(std::shared_ptr<const Module> module, CUfunction function, unsigned threads, uint64_t stackBytes)
-      : function(function), threads(threads), stackBytes(stackBytes), module_(std::move(module)) {}
+  CudaKernel(std::shared_ptr<const Module> module, CUfunction function, unsigned threads, uint64_t blocks, uint64_t stackBytes)
+      : function(function), threads(threads), blocks(blocks), stackBytes(stackBytes), module_(std::move(module)) {}
 
   const CUfunction function;
   /// The number of threads of a block.
   const unsigned threads;
+  /// The number of blocks; 0 for one per piece of a launch's range.
+  const uint64_t blocks;
   /// The bytes of local memory of a thread.
   const uint64_t stackBytes;
 

@@ -227,7 +227,7 @@ KernelSource BinaryImage::kernelSource(uint32_t index) const {
   for (uint32_t i = 0; i < countOf(kernel.variants()); ++i) {
     const schema::KernelVariant &variant = *kernel.variants()->Get(i);
     source.variants.push_back(
-        {isaOf(variant.isa()), variant.segment(), segment(variant.segment()), variant.symbol()->str()});
+        {isaOf(variant.isa()), variant.segment(), segment(variant.segment()), variant.symbol()->str(), variant.blocks()});
   }
   return source;
 }

@@ -730,6 +730,9 @@ static void verifySegments(const schema::Binary &root, std::span<const std::byte
   }
 }
 
+/// The most blocks of a grid of PTX, along x.
+static constexpr uint64_t mostBlocks = (uint64_t(1) << 31) - 1;
+
 static void verifyKernels(const schema::Binary &root, const std::string &name) {
   std::set<std::string_view> names;
   for (uint32_t i = 0; i < countOf(root.kernels()); ++i) {
@@ -753,6 +756,8 @@ static void verifyKernels(const schema::Binary &root, const std::string &name) {
       auto wanted = variant.isa() == schema::Isa::ptx ? schema::SegmentKind::ptx : schema::SegmentKind::elf;
       if (root.segments()->Get(variant.segment())->kind() != wanted)
         fail("segment " + std::to_string(variant.segment()) + " holds another kind of code");
+      if (variant.blocks() > (variant.isa() == schema::Isa::ptx ? mostBlocks : 0))
+        fail("a grid of " + std::to_string(variant.blocks()) + " blocks");
     }
   }
 }

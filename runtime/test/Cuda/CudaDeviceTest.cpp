@@ -251,6 +251,22 @@ TEST_F(CudaMemoryTest, StacksAreCounted) {
   EXPECT_EQ(fakecuda::takenBytes(10), before);
 }
 
+// A kernel that knows its grid is launched with that, whatever the range.
+TEST_F(CudaMemoryTest, AKernelMaySayItsGrid) {
+  DeviceRef gpu = Device::open("cuda:10,dram=16MiB,pinned=4MiB");
+  KernelSource source{"test", "failBehind", {}};
+  source.variants.push_back(
+      {KernelIsa::Ptx, 0, std::as_bytes(std::span(std::string_view(deviceKernelsPtx))), "failBehind"});
+  MemoryBlock limit = gpu->memory().allocate(dram, 512, 512);
+  int64_t units = 4;
+  gpu->copy(limit.data, &units, sizeof(units));
+  void *args[] = {limit.data};
+  EXPECT_THROW(gpu->launch(*gpu->makeKernel(source), args, 2 * units, units, 1), KernelFault);
+  source.variants[0].blocks = 1;
+  EXPECT_NO_THROW(gpu->launch(*gpu->makeKernel(source), args, 2 * units, units, 1)) << "one block, not two";
+  gpu->memory().free(dram, limit.data, 512, 512, limit.account, {});
+}
+
 //===----------------------------------------------------------------------===//
 // What goes wrong
 //===----------------------------------------------------------------------===//

@@ -328,6 +328,8 @@ static const Rule rules[] = {
      "segment 1 of 1"},
     {"variant kind", [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->isa = schema::Isa::ptx; },
      "another kind of code"},
+    {"variant grid", [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->blocks = 1; },
+     "a grid of 1 blocks"},
     {"segment hash", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->hash ^= 1; },
      "segment 0: its hash does not match"},
     {"segment length", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->length = UINT64_MAX; },

@@ -37,6 +37,15 @@ inline constexpr llvm::StringLiteral kInPlaceAttr = "segue.in_place";
 /// writes, whichever of the listed pairs share a buffer.
 inline constexpr llvm::StringLiteral kParallelAttr = "segue.parallel";
 
+/// The module of kernels for a GPU, beside SegueDialect::kKernelsModule.
+inline constexpr llvm::StringLiteral kGpuKernelsModule = "gpu_kernels";
+/// The attributes of a kernel function for a GPU: the blocks of its grid, and the threads of a block, along x.
+inline constexpr llvm::StringLiteral kGpuBlocksAttr = "segue.grid_blocks", kGpuThreadsAttr = "segue.block_threads";
+/// The bytes that a kernel for a GPU takes the address of a buffer for a multiple of, and the attribute with those that are
+/// known for each buffer, where they are less.
+inline constexpr int64_t kGpuAlignment = 16;
+inline constexpr llvm::StringLiteral kGpuAlignmentsAttr = "segue.alignments";
+
 /// A kernel function with what its launch must say.
 struct LoopKernel {
   mlir::func::FuncOp function;
@@ -55,6 +64,12 @@ void registerKernelModels(mlir::DialectRegistry &registry);
 /// and `segue.bytes_per_unit` (schemas/binary.fbs, Kernel) and `segue.in_place`
 /// where there are such pairs. An i1 is stored as an i8 that is 0 or 1.
 mlir::FailureOr<LoopKernel> buildLoops(FusedOp fused, llvm::StringRef name, mlir::OpBuilder &builder);
+
+/// Builds the same kernel as what one thread of a GPU does: `(memref<?xT>..., memref<?xi64> fault)`, with the attributes above and
+/// `kGpuBlocksAttr` and `kGpuThreadsAttr`; its loops may lie otherwise than those of `buildLoops`, so that its range is another. A bad
+/// index is told by an atomic minimum of (block << 16 | 1 + operand) at `fault`. Sums are added in one order, whatever order blocks and
+/// threads run in.
+mlir::FailureOr<LoopKernel> buildGpuLoops(FusedOp fused, llvm::StringRef name, mlir::OpBuilder &builder);
 
 } // namespace segue
 

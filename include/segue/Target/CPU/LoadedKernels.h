@@ -14,6 +14,7 @@
 #define SEGUE_TARGET_CPU_LOADEDKERNELS_H
 
 #include "segue/Target/CPU/CPUTarget.h"
+#include "segue/Target/CPU/LoadedCode.h"
 
 namespace segue {
 
@@ -33,11 +34,6 @@ public:
   /// It returns 0, or 1 + the operand that holds a bad index.
   using Function = int64_t (*)(void *const *, int64_t, int64_t);
 
-  LoadedKernels() = default;
-  LoadedKernels(const LoadedKernels &) = delete;
-  LoadedKernels &operator=(const LoadedKernels &) = delete;
-  ~LoadedKernels();
-
   /// Loads the kernels, once. An object without kernels needs no mapping. Fails with the
   /// reason of the system's loader.
   llvm::Error load(CompiledKernels compiled);
@@ -48,8 +44,7 @@ public:
 
 private:
   CompiledKernels compiled;
-  int descriptor = -1;
-  void *library = nullptr;
+  LoadedCode code;
 };
 
 } // namespace segue

@@ -14,6 +14,8 @@
 #include "EmptyTensors.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/GPU/IR/GPUDialect.h"
+#include "mlir/Dialect/LLVMIR/NVVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -75,6 +77,16 @@ static int64_t flopsPerUnit(FusedOp fused, int64_t range) {
   return llvm::divideCeil(static_cast<uint64_t>(flops), static_cast<uint64_t>(std::max<int64_t>(range, 1)));
 }
 
+/// Drops the pairs of `pairs` that `others` lacks: a launch is the same for both forms of a kernel.
+static void keepCommonPairs(SmallVectorImpl<int64_t> &pairs, ArrayRef<int64_t> others) {
+  SmallVector<int64_t> kept;
+  for (size_t i = 0; i < pairs.size(); i += 2)
+    for (size_t j = 0; j < others.size(); j += 2)
+      if (pairs[i] == others[j] && pairs[i + 1] == others[j + 1])
+        kept.append({pairs[i], pairs[i + 1]});
+  pairs.assign(kept.begin(), kept.end());
+}
+
 namespace {
 
 struct KnownKernel {
@@ -84,18 +96,23 @@ struct KnownKernel {
 };
 
 struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsPass> {
+  using SegueOutlineKernelsBase::SegueOutlineKernelsBase;
   void runOnOperation() override {
     ModuleOp module = getOperation();
     if (failed(refuseEmptyTensors(module)))
       return signalPassFailure();
     SmallVector<FusedOp> regions;
     module.walk([&](FusedOp fused) { regions.push_back(fused); });
-    auto kernels = module.lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule);
-    if (!kernels) {
+    auto moduleOf = [&](StringRef name) {
+      auto found = module.lookupSymbol<ModuleOp>(name);
       OpBuilder b = OpBuilder::atBlockEnd(module.getBody());
-      kernels = ModuleOp::create(b, module.getLoc(), SegueDialect::kKernelsModule);
-    }
+      return found ? found : ModuleOp::create(b, module.getLoc(), name);
+    };
+    ModuleOp kernels = moduleOf(SegueDialect::kKernelsModule);
     OpBuilder builder = OpBuilder::atBlockEnd(kernels.getBody());
+    std::optional<OpBuilder> gpuBuilder;
+    if (gpu)
+      gpuBuilder = OpBuilder::atBlockEnd(moduleOf(kGpuKernelsModule).getBody());
 
     llvm::StringMap<KnownKernel> byRegion;
     llvm::StringMap<std::string> byFunction;
@@ -107,8 +124,21 @@ struct OutlineKernelsPass : segue::impl::SegueOutlineKernelsBase<OutlineKernelsP
         FailureOr<LoopKernel> kernel = buildLoops(fused, "kernel", builder);
         if (failed(kernel))
           return signalPassFailure();
-        std::string name = nameOf(fused, number);
-        auto [stored, isNewFunction] = byFunction.try_emplace(textOf(kernel->function), name);
+        std::string name = nameOf(fused, number), text = textOf(kernel->function);
+        func::FuncOp gpuFunction;
+        if (gpu) {
+          FailureOr<LoopKernel> gpuKernel = buildGpuLoops(fused, "kernel", *gpuBuilder);
+          if (failed(gpuKernel))
+            return signalPassFailure();
+          gpuFunction = gpuKernel->function;
+          text += textOf(gpuFunction);
+          keepCommonPairs(kernel->inPlace, gpuKernel->inPlace);
+        }
+        auto [stored, isNewFunction] = byFunction.try_emplace(text, name);
+        if (gpuFunction && isNewFunction)
+          gpuFunction.setName(name);
+        else if (gpuFunction)
+          gpuFunction.erase();
         if (isNewFunction) {
           kernel->function.setName(name);
           kernel->function->setAttr("segue.flops_per_unit",

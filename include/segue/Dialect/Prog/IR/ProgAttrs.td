@@ -115,11 +115,13 @@ def Prog_SavePoints : TypedArrayAttrBase<Prog_SavePointAttr, "save points">;
 def Prog_VariantAttr : Prog_Attr<"Variant", "variant"> {
   let summary = "one compiled form of a kernel";
   let description = [{
-    Example: `#prog.variant<x86_64_v3 "k_v3" in @segment0>`
+    A variant in PTX says how many blocks its grid has.
+
+    Examples: `#prog.variant<x86_64_v3 "k_v3" in @segment0>`, `#prog.variant<ptx "k" in @segment1 blocks 1024>`
   }];
   let parameters = (ins EnumParameter<Prog_Isa>:$isa, "::mlir::StringAttr":$symbol,
-                        "::mlir::FlatSymbolRefAttr":$segment);
-  let assemblyFormat = "`<` $isa $symbol `in` $segment `>`";
+                        "::mlir::FlatSymbolRefAttr":$segment, DefaultValuedParameter<"uint64_t", "0">:$blocks);
+  let assemblyFormat = "`<` $isa $symbol `in` $segment (`blocks` $blocks^)? `>`";
 }
 def Prog_Variants : TypedArrayAttrBase<Prog_VariantAttr, "variants">;
 

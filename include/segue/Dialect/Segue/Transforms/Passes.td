@@ -449,11 +449,15 @@ def SegueOutlineKernels : Pass<"segue-outline-kernels", "::mlir::ModuleOp"> {
       func.func @k0_exp(%a: memref<?xf32>, %y: memref<?xf32>, %begin: index, %end: index) -> i64 { ... }
     }
     ```
+    With `gpu`, each kernel has a second form of the same name in the module `@gpu_kernels`: what one thread of a GPU does, with the
+    attributes `segue.grid_blocks` and `segue.block_threads`.
   }];
+  let options = [Option<"gpu", "gpu", "bool", "false", "kernels for a GPU, too">];
   let statistics = [Statistic<"launches", "launches", "kernel launches">,
                     Statistic<"distinct", "distinct", "distinct kernels">];
-  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::math::MathDialect",
-                           "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect", "::segue::SegueDialect"];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::gpu::GPUDialect",
+                           "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::NVVM::NVVMDialect",
+                           "::mlir::scf::SCFDialect", "::segue::SegueDialect"];
 }
 
 def SegueGroupBlocks : Pass<"segue-group-blocks", "::mlir::func::FuncOp"> {

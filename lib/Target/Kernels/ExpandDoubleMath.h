@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H
-#define SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H
+#ifndef SEGUE_LIB_TARGET_KERNELS_EXPANDDOUBLEMATH_H
+#define SEGUE_LIB_TARGET_KERNELS_EXPANDDOUBLEMATH_H
 
 #include "mlir/IR/Builders.h"
 
@@ -18,4 +18,4 @@ mlir::Value buildDoubleMath(mlir::OpBuilder &builder, mlir::Operation *op);
 
 } // namespace segue
 
-#endif // SEGUE_LIB_TARGET_CPU_EXPANDDOUBLEMATH_H
+#endif // SEGUE_LIB_TARGET_KERNELS_EXPANDDOUBLEMATH_H

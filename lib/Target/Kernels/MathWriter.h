@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_TARGET_CPU_MATHWRITER_H
-#define SEGUE_LIB_TARGET_CPU_MATHWRITER_H
+#ifndef SEGUE_LIB_TARGET_KERNELS_MATHWRITER_H
+#define SEGUE_LIB_TARGET_KERNELS_MATHWRITER_H
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -52,4 +52,4 @@ public:
 
 } // namespace segue
 
-#endif // SEGUE_LIB_TARGET_CPU_MATHWRITER_H
+#endif // SEGUE_LIB_TARGET_KERNELS_MATHWRITER_H

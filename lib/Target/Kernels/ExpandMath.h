@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_LIB_TARGET_CPU_EXPANDMATH_H
-#define SEGUE_LIB_TARGET_CPU_EXPANDMATH_H
+#ifndef SEGUE_LIB_TARGET_KERNELS_EXPANDMATH_H
+#define SEGUE_LIB_TARGET_KERNELS_EXPANDMATH_H
 
 #include "mlir/IR/Operation.h"
 
@@ -18,4 +18,4 @@ void expandMath(mlir::Operation *root);
 
 } // namespace segue
 
-#endif // SEGUE_LIB_TARGET_CPU_EXPANDMATH_H
+#endif // SEGUE_LIB_TARGET_KERNELS_EXPANDMATH_H

@@ -1,0 +1,24 @@
+//===- Codegen.h - LLVM's passes over kernels -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_TARGET_KERNELS_CODEGEN_H
+#define SEGUE_LIB_TARGET_KERNELS_CODEGEN_H
+
+#include "llvm/Target/TargetMachine.h"
+#include <string>
+
+namespace segue {
+
+/// Runs LLVM's O3 for `machine`. No loop becomes a call of the C library.
+void optimize(llvm::Module &module, llvm::TargetMachine &machine);
+
+/// Returns the bytes of an object, or the text of assembly.
+std::string emit(llvm::Module &module, llvm::TargetMachine &machine, llvm::CodeGenFileType type);
+
+} // namespace segue
+
+#endif // SEGUE_LIB_TARGET_KERNELS_CODEGEN_H

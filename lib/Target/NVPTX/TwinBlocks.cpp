@@ -1,0 +1,188 @@
+//===- TwinBlocks.cpp - blocks of threads on a processor ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A fiber begins by swapcontext, which asks the system for the mask of signals, and goes on by _longjmp, which does not: a thread of
+// a row kernel waits some tens of times. Fibers stay for the threads of later blocks.
+//
+//===----------------------------------------------------------------------===//
+
+#include "TwinBlocks.h"
+#include <algorithm>
+#include <csetjmp>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <ucontext.h>
+#include <vector>
+
+using namespace segue;
+
+static constexpr unsigned kWarpThreads = 32;
+static constexpr size_t kStackBytes = 64 << 10;
+static constexpr uint64_t kSeed = 0x5e60e;
+
+namespace {
+enum class State { Ready, AtBlock, AtWarp, AtShuffle, Done };
+
+struct Fiber {
+  jmp_buf place;
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool begun = false;
+  State state = State::Ready;
+  uint32_t thread = 0, word = 0, distance = 0;
+};
+
+class Blocks {
+public:
+  Blocks(TwinEntry entry, unsigned threads, void *const *parameters)
+      : entry(entry), threads(threads), parameters(parameters), fibers(threads) {}
+
+  std::string run(uint64_t number, const std::vector<uint32_t> &order) {
+    block = uint32_t(number);
+    for (Fiber &fiber : fibers)
+      fiber.state = State::Ready;
+    while (true) {
+      for (uint32_t thread : order)
+        if (fibers[thread].state == State::Ready)
+          resume(fibers[thread]);
+      bool allDone = std::ranges::all_of(fibers, [](const Fiber &fiber) { return fiber.state == State::Done; });
+      if (allDone)
+        return {};
+      if (!release())
+        return "threads of block " + std::to_string(number) + " wait for others that do not come";
+    }
+  }
+
+  void wait(State state) {
+    Fiber &fiber = *current;
+    fiber.state = state;
+    if (!_setjmp(fiber.place))
+      _longjmp(home, 1);
+  }
+
+  static thread_local Blocks *running;
+  TwinEntry entry;
+  unsigned threads;
+  void *const *parameters;
+  uint32_t block = 0;
+  Fiber *current = nullptr;
+
+private:
+  /// A fiber does the work of its thread in one block after another.
+  static void live() {
+    Blocks &blocks = *running;
+    while (true) {
+      blocks.entry(blocks.parameters);
+      blocks.wait(State::Done);
+    }
+  }
+
+  void resume(Fiber &fiber) {
+    current = &fiber;
+    if (_setjmp(home))
+      return;
+    if (fiber.begun)
+      _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    fiber.thread = uint32_t(&fiber - fibers.data());
+    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, live, 0);
+    setcontext(&fiber.context);
+  }
+
+  /// Lets those go on who wait for threads that all have come. Threads that are done are not waited for.
+  bool release() {
+    bool released = false;
+    for (unsigned first = 0; first < threads; first += kWarpThreads) {
+      std::span<Fiber> warp(fibers.data() + first, std::min(kWarpThreads, threads - first));
+      auto all = [&](State state) {
+        bool some = false;
+        for (const Fiber &fiber : warp) {
+          if (fiber.state != state && fiber.state != State::Done)
+            return false;
+          some |= fiber.state == state;
+        }
+        return some;
+      };
+      if (all(State::AtShuffle)) {
+        std::vector<uint32_t> words;
+        for (const Fiber &fiber : warp) {
+          size_t other = (fiber.thread - first) ^ fiber.distance;
+          words.push_back(other < warp.size() && warp[other].state == State::AtShuffle ? warp[other].word : fiber.word);
+        }
+        for (size_t i = 0; i < warp.size(); ++i)
+          warp[i].word = words[i];
+      } else if (!all(State::AtWarp)) {
+        continue;
+      }
+      released = true;
+      for (Fiber &fiber : warp)
+        if (fiber.state != State::Done)
+          fiber.state = State::Ready;
+    }
+    if (released)
+      return true;
+    for (const Fiber &fiber : fibers)
+      if (fiber.state != State::AtBlock && fiber.state != State::Done)
+        return false;
+    for (Fiber &fiber : fibers)
+      if (fiber.state == State::AtBlock)
+        fiber.state = State::Ready;
+    return true;
+  }
+
+  std::vector<Fiber> fibers;
+  jmp_buf home;
+};
+thread_local Blocks *Blocks::running = nullptr;
+} // namespace
+
+const TwinCalls &segue::twinCalls() {
+  static constexpr TwinCalls calls = {
+      [] { return Blocks::running->current->thread; },
+      [] { return Blocks::running->block; },
+      [] { Blocks::running->wait(State::AtBlock); },
+      [] { Blocks::running->wait(State::AtWarp); },
+      [](uint32_t word, uint32_t distance) {
+        Fiber &fiber = *Blocks::running->current;
+        fiber.word = word;
+        fiber.distance = distance;
+        Blocks::running->wait(State::AtShuffle);
+        return fiber.word;
+      },
+  };
+  return calls;
+}
+
+std::string segue::runTwin(TwinEntry entry, unsigned threads, uint64_t blocks, void *const *parameters, TwinOrder order) {
+  std::vector<uint32_t> threadOrder(threads);
+  std::iota(threadOrder.begin(), threadOrder.end(), 0);
+  std::vector<uint64_t> blockOrder(blocks);
+  std::iota(blockOrder.begin(), blockOrder.end(), uint64_t(0));
+  std::mt19937_64 random(kSeed);
+  if (order == TwinOrder::Reverse) {
+    std::ranges::reverse(threadOrder);
+    std::ranges::reverse(blockOrder);
+  } else if (order == TwinOrder::Shuffled) {
+    std::ranges::shuffle(threadOrder, random);
+    std::ranges::shuffle(blockOrder, random);
+  }
+  Blocks all(entry, threads, parameters);
+  Blocks::running = &all;
+  std::string error;
+  for (uint64_t block : blockOrder)
+    if (error = all.run(block, threadOrder); !error.empty())
+      break;
+  Blocks::running = nullptr;
+  return error;
+}
