@@ -8,7 +8,9 @@
 #include "segue/Compiler/VerifyValues.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/GPU/IR/GPUDialect.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/Parser/Parser.h"
 #include "segue/Compiler/Registration.h"
@@ -50,11 +52,15 @@ protected:
     context.loadAllAvailableDialects();
   }
 
-  FailureOr<VerifiedValues> run(const VerifyOptions &verify = {}) {
+  FailureOr<VerifiedValues> run(const VerifyOptions &verify = {}, bool onGpu = false) {
     OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(kModel, &context);
     CompileOptions options;
     options.optimizer = "adamw";
     options.threads = 1;
+    if (onGpu) {
+      options.v3 = options.v4 = false;
+      options.gpuCapability = 90;
+    }
     return verifyValues(*module, options, verify);
   }
 
@@ -104,6 +110,49 @@ TEST_F(VerifyValues, NamesAKernelThatAddsWhereItShouldMultiply) {
   EXPECT_EQ(difference.function, "forward");
   EXPECT_NE(difference.str().find("kernel " + edited), std::string::npos);
   EXPECT_NE(difference.location, "no known place") << difference.str();
+}
+
+TEST_F(VerifyValues, AgreesOnAGpu) {
+  FailureOr<VerifiedValues> found = run({}, /*onGpu=*/true);
+  ASSERT_TRUE(succeeded(found));
+  EXPECT_FALSE(found->difference) << found->difference->str();
+  EXPECT_GE(found->calls, 3 * found->launches) << "three orders";
+}
+
+/// Threads that read what others have not written yet.
+TEST_F(VerifyValues, NamesAKernelOfAGpuWithoutABarrier) {
+  VerifyOptions verify;
+  verify.edit = [&](ModuleOp kernels) {
+    SmallVector<Operation *> barriers;
+    kernels.walk([&](gpu::BarrierOp op) { barriers.push_back(op); });
+    for (Operation *op : barriers) {
+      edited = op->getParentOfType<func::FuncOp>().getName().str();
+      op->erase();
+    }
+  };
+  FailureOr<VerifiedValues> found = run(verify, /*onGpu=*/true);
+  EXPECT_FALSE(edited.empty());
+  ASSERT_TRUE(succeeded(found) && found->difference);
+  EXPECT_NE(found->difference->variant.find("blocks of a GPU in"), std::string::npos) << found->difference->str();
+}
+
+/// A shuffle that a part of a warp comes to ends a run on a GPU in nobody knows what.
+TEST_F(VerifyValues, RefusesAKernelOfAGpuThatWaitsForever) {
+  VerifyOptions verify;
+  verify.edit = [&](ModuleOp kernels) {
+    kernels.walk([&](gpu::ShuffleOp shuffle) {
+      auto branch = llvm::find_if(shuffle->getBlock()->getOperations(), [](Operation &op) { return isa<scf::IfOp>(op); });
+      if (branch == shuffle->getBlock()->end() || !edited.empty())
+        return;
+      edited = shuffle->getParentOfType<func::FuncOp>().getName().str();
+      cast<scf::IfOp>(*branch).thenBlock()->push_front(shuffle->clone());
+    });
+  };
+  std::string said;
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) { return said += diagnostic.str(), success(); });
+  EXPECT_TRUE(failed(run(verify, /*onGpu=*/true)));
+  EXPECT_FALSE(edited.empty());
+  EXPECT_NE(said.find("wait for others that do not come"), std::string::npos) << said;
 }
 
 /// The tolerance is one of rounding: a thousandth is no rounding.

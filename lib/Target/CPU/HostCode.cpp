@@ -24,7 +24,7 @@ static void initializeTarget() {
   });
 }
 
-std::unique_ptr<llvm::TargetMachine> segue::createHostMachine(llvm::StringRef cpu) {
+std::unique_ptr<llvm::TargetMachine> segue::createHostMachine(llvm::StringRef cpu, llvm::CodeGenOptLevel level) {
   initializeTarget();
   llvm::Triple triple("x86_64-unknown-linux-gnu");
   std::string error;
@@ -33,15 +33,15 @@ std::unique_ptr<llvm::TargetMachine> segue::createHostMachine(llvm::StringRef cp
     return nullptr;
   return std::unique_ptr<llvm::TargetMachine>(
       target->createTargetMachine(triple, cpu, "", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt,
-                                  llvm::CodeGenOptLevel::Aggressive));
+                                  level));
 }
 
 llvm::Expected<std::string> segue::hostCode(llvm::Module &module, llvm::StringRef cpu) {
-  std::unique_ptr<llvm::TargetMachine> machine = createHostMachine(cpu);
+  std::unique_ptr<llvm::TargetMachine> machine = createHostMachine(cpu, llvm::CodeGenOptLevel::Less);
   if (!machine)
     return llvm::createStringError("LLVM has no x86-64 target");
   module.setTargetTriple(machine->getTargetTriple());
   module.setDataLayout(machine->createDataLayout());
-  optimize(module, *machine);
+  optimize(module, *machine, llvm::OptimizationLevel::O1);
   return linkShared({emit(module, *machine, llvm::CodeGenFileType::ObjectFile)});
 }

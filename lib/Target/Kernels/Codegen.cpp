@@ -16,7 +16,7 @@
 
 using llvm::SmallVector;
 
-void segue::optimize(llvm::Module &module, llvm::TargetMachine &machine) {
+void segue::optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level) {
   llvm::LoopAnalysisManager loops;
   llvm::FunctionAnalysisManager functions;
   llvm::CGSCCAnalysisManager sccs;
@@ -33,7 +33,7 @@ void segue::optimize(llvm::Module &module, llvm::TargetMachine &machine) {
   builder.registerFunctionAnalyses(functions);
   builder.registerLoopAnalyses(loops);
   builder.crossRegisterProxies(loops, functions, sccs, modules);
-  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3).run(module, modules);
+  builder.buildPerModuleDefaultPipeline(level).run(module, modules);
 }
 
 std::string segue::emit(llvm::Module &module, llvm::TargetMachine &machine, llvm::CodeGenFileType type) {

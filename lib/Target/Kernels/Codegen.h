@@ -8,13 +8,15 @@
 #ifndef SEGUE_LIB_TARGET_KERNELS_CODEGEN_H
 #define SEGUE_LIB_TARGET_KERNELS_CODEGEN_H
 
+#include "llvm/Passes/OptimizationLevel.h"
 #include "llvm/Target/TargetMachine.h"
 #include <string>
 
 namespace segue {
 
-/// Runs LLVM's O3 for `machine`. No loop becomes a call of the C library.
-void optimize(llvm::Module &module, llvm::TargetMachine &machine);
+/// Runs LLVM's passes for `machine`. No loop becomes a call of the C library.
+void optimize(llvm::Module &module, llvm::TargetMachine &machine,
+              llvm::OptimizationLevel level = llvm::OptimizationLevel::O3);
 
 /// Returns the bytes of an object, or the text of assembly.
 std::string emit(llvm::Module &module, llvm::TargetMachine &machine, llvm::CodeGenFileType type);

@@ -16,9 +16,10 @@
 namespace segue {
 
 /// A machine for x86-64 Linux, with the instructions of `cpu` where a function does not say others; null if LLVM has none.
-std::unique_ptr<llvm::TargetMachine> createHostMachine(llvm::StringRef cpu);
+std::unique_ptr<llvm::TargetMachine> createHostMachine(llvm::StringRef cpu,
+                                                       llvm::CodeGenOptLevel level = llvm::CodeGenOptLevel::Aggressive);
 
-/// Optimises `module` for x86-64 and links it to the bytes of an ELF shared object that needs no other library.
+/// Compiles `module` for x86-64, soon rather than well, and links it to the bytes of an ELF shared object that needs no other library.
 llvm::Expected<std::string> hostCode(llvm::Module &module, llvm::StringRef cpu);
 
 } // namespace segue
