@@ -163,7 +163,7 @@ public:
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();
-      if (failed(attachKernels(module, target, options.gpuCapability)))
+      if (failed(attachKernels(module, target, options.gpuCapability, options.gpuTwins)))
         return failure();
     }
     sign(module, options, own);

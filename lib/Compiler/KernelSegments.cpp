@@ -13,8 +13,14 @@
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/IR/ProgDialect.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Target/NVPTX/GpuTwins.h"
 #include "segue/Target/NVPTX/NVPTXTarget.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Format.h"
 #include "llvm/Support/MathExtras.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/Support/xxhash.h"
 
 using namespace mlir;
 using namespace segue;
@@ -107,12 +113,33 @@ static void noteAlignments(ModuleOp module, ModuleOp kernels) {
       kernel->setAttr(kGpuAlignmentsAttr, DenseI64ArrayAttr::get(module.getContext(), found->second));
 }
 
-static LogicalResult attachForGpus(ModuleOp module, ModuleOp kernels, unsigned capability) {
+static LogicalResult writeTwins(ModuleOp kernels, StringRef ptx, StringRef folder) {
+  FailureOr<std::string> elf = compileGpuTwins(kernels);
+  if (failed(elf))
+    return failure();
+  SmallString<128> path(folder);
+  std::string name;
+  llvm::raw_string_ostream(name) << llvm::format_hex_no_prefix(llvm::xxh3_64bits(ptx), 16) << ".so";
+  llvm::sys::path::append(path, name);
+  std::error_code code;
+  llvm::raw_fd_ostream file(path, code);
+  if (!code) {
+    file << *elf;
+    file.close();
+    code = file.error();
+    file.clear_error();
+  }
+  if (code)
+    return kernels.emitError() << "twins: cannot write " << path << ": " << code.message();
+  return success();
+}
+
+static LogicalResult attachForGpus(ModuleOp module, ModuleOp kernels, unsigned capability, StringRef twins) {
   if (kernels.getBody()->empty())
     return success();
   noteAlignments(module, kernels);
   FailureOr<std::string> ptx = gpuKernelsToPTX(kernels, capability);
-  if (failed(ptx))
+  if (failed(ptx) || (!twins.empty() && failed(writeTwins(kernels, *ptx, twins))))
     return failure();
   FlatSymbolRefAttr segment = addSegment(module, prog::SegmentKind::Ptx, *ptx);
   SymbolTable symbols(module);
@@ -126,14 +153,14 @@ static LogicalResult attachForGpus(ModuleOp module, ModuleOp kernels, unsigned c
   return success();
 }
 
-LogicalResult segue::attachKernels(ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability) {
+LogicalResult segue::attachKernels(ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability, StringRef twins) {
   if (auto kernels = module.lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule)) {
     if ((target.v3 || target.v4) && failed(attachForProcessors(module, kernels, target)))
       return failure();
     kernels.erase();
   }
   if (auto kernels = module.lookupSymbol<ModuleOp>(kGpuKernelsModule)) {
-    if (failed(attachForGpus(module, kernels, gpuCapability)))
+    if (failed(attachForGpus(module, kernels, gpuCapability, twins)))
       return failure();
     kernels.erase();
   }

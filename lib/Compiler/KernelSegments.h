@@ -13,8 +13,10 @@
 namespace segue {
 
 /// Compiles the kernels of `module`, whose programs are there, to a segment for processors and one of PTX for GPUs of
-/// `gpuCapability` (0 for none), tells each kernel its variants, and drops the modules of kernels.
-mlir::LogicalResult attachKernels(mlir::ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability);
+/// `gpuCapability` (0 for none), tells each kernel its variants, and drops the modules of kernels. Twins go to the folder
+/// `twins`, if it is not empty, as CompileOptions::gpuTwins says.
+mlir::LogicalResult attachKernels(mlir::ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability,
+                                  llvm::StringRef twins);
 
 } // namespace segue
 

@@ -110,6 +110,9 @@ struct Flags {
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4, and one of sm_80, sm_90, sm_100; default: both of x86-64"), cl::CommaSeparated,
                                 cl::cat(category)};
+  cl::opt<std::string> gpuTwins{"gpu-twins",
+                                cl::desc("Where to write the kernels of a GPU as code of this machine, for a fake driver in tests"),
+                                cl::value_desc("folder"), cl::Hidden, cl::cat(category)};
   cl::opt<unsigned> threads{"compile-threads", cl::desc("Threads that compile kernels; default: 2"), cl::init(2),
                             cl::cat(category)};
 };
@@ -133,6 +136,7 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.explainLayouts = flags.explainLayouts;
   options.threads = flags.threads;
   options.emit = flags.emit;
+  options.gpuTwins = flags.gpuTwins;
   if (!flags.targets.empty())
     options.v3 = options.v4 = false;
   for (const std::string &target : flags.targets) {

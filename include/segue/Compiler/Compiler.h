@@ -84,6 +84,9 @@ struct CompileOptions {
   bool v4 = true;
   /// The compute capability that kernels have PTX for, times ten (`gpuCapabilities`); 0 for none.
   unsigned gpuCapability = 0;
+  /// A folder for the twins of kernels of a GPU (segue/Target/NVPTX/GpuTwins.h), which a fake driver runs; empty for none.
+  /// Their object is called `<XXH3-64 of the PTX, 16 digits>.so`.
+  std::string gpuTwins;
   /// The number of threads that compile kernels.
   unsigned threads = 2;
   Emit emit = Emit::Binary;

@@ -7,7 +7,6 @@
 
 #include "segue/Target/NVPTX/GpuTwins.h"
 #include "GpuKernelsToLLVM.h"
-#include "TwinBlocks.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Instructions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -18,16 +17,13 @@
 using namespace mlir;
 using namespace segue;
 
-/// The variable of the object that points to its TwinCalls.
-static constexpr StringLiteral kCallsSymbol = "segue_twin_calls", kEntrySuffix = ".twin";
-
 namespace {
 /// Replaces the intrinsics of a module by calls of a table that is found in a variable of it.
 class CallWriter {
 public:
   explicit CallWriter(llvm::Module &module) : module(module), pointer(llvm::PointerType::get(module.getContext(), 0)) {
     table = new llvm::GlobalVariable(module, pointer, /*isConstant=*/false, llvm::GlobalValue::ExternalLinkage,
-                                     llvm::ConstantPointerNull::get(pointer), kCallsSymbol);
+                                     llvm::ConstantPointerNull::get(pointer), kTwinCallsSymbol);
   }
 
   /// Returns the name of an intrinsic that has no twin, or nothing.
@@ -89,7 +85,7 @@ static void addTwinEntry(llvm::Function &kernel) {
   llvm::Module &module = *kernel.getParent();
   llvm::IRBuilder<> b(module.getContext());
   auto *entry = llvm::Function::Create(llvm::FunctionType::get(b.getVoidTy(), {b.getPtrTy()}, false),
-                                       llvm::GlobalValue::ExternalLinkage, kernel.getName() + kEntrySuffix, module);
+                                       llvm::GlobalValue::ExternalLinkage, kernel.getName() + kTwinSuffix, module);
   b.SetInsertPoint(llvm::BasicBlock::Create(module.getContext(), "", entry));
   SmallVector<llvm::Value *> parameters;
   for (llvm::Argument &argument : kernel.args()) {
@@ -100,9 +96,7 @@ static void addTwinEntry(llvm::Function &kernel) {
   b.CreateRetVoid();
 }
 
-LogicalResult GpuTwins::load(ModuleOp module) {
-  if (runnableIsas().empty())
-    return module.emitError("twins of kernels need a processor with AVX2");
+FailureOr<std::string> segue::compileGpuTwins(ModuleOp module) {
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> translated = gpuKernelsToLLVM(module, context);
   if (!translated)
@@ -122,11 +116,20 @@ LogicalResult GpuTwins::load(ModuleOp module) {
   llvm::Expected<std::string> elf = hostCode(*translated, "x86-64-v3");
   if (!elf)
     return module.emitError() << llvm::toString(elf.takeError());
+  return std::move(*elf);
+}
+
+LogicalResult GpuTwins::load(ModuleOp module) {
+  if (runnableIsas().empty())
+    return module.emitError("twins of kernels need a processor with AVX2");
+  FailureOr<std::string> elf = compileGpuTwins(module);
+  if (failed(elf))
+    return failure();
   if (llvm::Error error = code.load(*elf))
     return module.emitError() << llvm::toString(std::move(error));
-  *static_cast<const TwinCalls **>(code.find(kCallsSymbol.str())) = &twinCalls();
+  *static_cast<const TwinCalls **>(code.find(kTwinCallsSymbol)) = &twinCalls();
   for (auto function : module.getOps<func::FuncOp>()) {
-    std::string symbol = (function.getName() + kEntrySuffix).str();
+    std::string symbol = (function.getName() + kTwinSuffix).str();
     kernels[function.getName()] = {reinterpret_cast<TwinEntry>(code.find(symbol)),
                                    uint64_t(function->getAttrOfType<IntegerAttr>(kGpuBlocksAttr).getInt()),
                                    unsigned(function->getAttrOfType<IntegerAttr>(kGpuThreadsAttr).getInt())};
@@ -144,7 +147,7 @@ llvm::Expected<int64_t> GpuTwins::run(StringRef name, ArrayRef<void *> args, Twi
   for (void *&buffer : buffers)
     parameters.push_back(&buffer);
   parameters.append({&range, &piece, &word});
-  std::string error = runTwin(kernel.entry, kernel.threads, kernel.blocks, parameters.data(), order);
+  std::string error = runTwin(kernel.entry, kernel.threads, kernel.blocks, parameters.data(), order, /*seed=*/1);
   if (!error.empty())
     return llvm::createStringError(error);
   return fault == UINT64_MAX ? 0 : int64_t(fault & 0xffff);

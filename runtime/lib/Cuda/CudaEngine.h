@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // An engine that fills memory by the driver. Everything else is Unsupported, with a
-// message that says so: the device runs no programs yet.
+// message that says so: the device runs programs of kernels alone.
 //
 //===----------------------------------------------------------------------===//
 

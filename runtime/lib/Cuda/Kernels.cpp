@@ -57,7 +57,7 @@ std::shared_ptr<const CudaKernel> Kernels::make(const KernelSource &source) {
   auto variant = std::ranges::find(source.variants, KernelIsa::Ptx, &KernelSource::Variant::isa);
   if (variant == source.variants.end())
     throw Error(ErrorCode::Unsupported,
-                which + " has no PTX, and a GPU runs nothing else; devices cuda:N run no programs of segue-compile yet");
+                which + " has no PTX, and a GPU runs nothing else; compile it with --target=sm_80 or later");
   context_->throwIfLost();
   context_->use();
   std::shared_ptr<const Module> module = load(source, *variant);

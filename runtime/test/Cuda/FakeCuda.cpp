@@ -508,12 +508,14 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
   const std::string &text = reinterpret_cast<Module *>(handle)->image;
   size_t entry = text.find(".entry " + std::string(name) + "(");
   fakecuda::Kernel kernel = fakecuda::findKernel(name);
-  if (entry == std::string::npos || !kernel)
+  segue::TwinEntry twin = kernel ? nullptr : fakecuda::findTwin(text, name);
+  if (entry == std::string::npos || (!kernel && !twin))
     return notFound;
   std::string_view own = std::string_view(text).substr(entry);
   own = own.substr(0, own.find("\n}\n"));
   Function made{name};
   made.kernel = kernel;
+  made.twin = twin;
   std::string_view head = own.substr(0, own.find('{'));
   for (size_t at = head.find(".param"); at != std::string_view::npos; at = head.find(".param", at + 1))
     ++made.parameters;
@@ -548,6 +550,12 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
   std::vector<uint64_t> values(function.parameters);
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = *static_cast<uint64_t *>(parameters[i]);
+  if (function.twin) {
+    give(stream, {.run = [=, twin = function.twin, seed = current->random()] {
+           fakecuda::runBlocks(twin, {values, blocks, threads}, seed);
+         }});
+    return success;
+  }
   std::vector<unsigned> order(blocks);
   std::iota(order.begin(), order.end(), 0u);
   std::ranges::shuffle(order, current->random);

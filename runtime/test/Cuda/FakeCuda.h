@@ -17,7 +17,8 @@
 //     GPU with ILLEGAL_ADDRESS, for good.
 //   - Pageable memory is read when a copy is asked for, and held back for one to the host.
 //   - Host functions run on one thread; every call of the driver there is refused.
-//   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp).
+//   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), or
+//     twins that the compiler wrote to the folder FAKE_CUDA_TWINS.
 //   - Calls fail where a test says so.
 //
 // GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
@@ -28,6 +29,7 @@
 #ifndef SEGUE_TEST_CUDA_FAKECUDA_H
 #define SEGUE_TEST_CUDA_FAKECUDA_H
 
+#include "TwinBlocks.h"
 #include <cstdint>
 #include <span>
 #include <string>
@@ -69,6 +71,12 @@ struct Launch {
 using Kernel = void (*)(const Launch &launch, unsigned block);
 /// Null if there is none of that name.
 Kernel findKernel(const std::string &name);
+/// The kernel `name` of the PTX `image` in the folder FAKE_CUDA_TWINS of the environment,
+/// where segue-compile --gpu-twins wrote it. Null if there is none.
+segue::TwinEntry findTwin(const std::string &image, const std::string &name);
+/// Runs all blocks, in random order by `seed`. The last three parameters are range, piece and fault, the others
+/// addresses. Throws IllegalAddress for those of no memory, and where threads wait for ever.
+void runBlocks(segue::TwinEntry twin, const Launch &launch, uint64_t seed);
 
 } // namespace fakecuda
 #pragma GCC visibility pop

@@ -67,6 +67,8 @@ struct Function {
   size_t parameters = 0;
   int threads = 1024, required = 0, localBytes = 0;
   fakecuda::Kernel kernel = nullptr;
+  /// A kernel of the compiler, where there is no `kernel` of that name.
+  segue::TwinEntry twin = nullptr;
 };
 
 struct Range {

@@ -12,7 +12,13 @@
 #include "FakeCuda.h"
 #include "../Device/DeviceKernels.h"
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
+#include <vector>
+#include <xxhash.h>
 
 using namespace fakecuda;
 
@@ -33,6 +39,32 @@ template <KernelFunctionOfTests function> static void runPiece(const Launch &lau
 
 static void storeAtNull(const Launch &, unsigned) { std::memset(at(0, 8), 0, 8); }
 static void nothing(const Launch &, unsigned) {}
+
+segue::TwinEntry fakecuda::findTwin(const std::string &image, const std::string &name) {
+  const char *folder = std::getenv("FAKE_CUDA_TWINS");
+  if (!folder)
+    return nullptr;
+  char file[24];
+  std::snprintf(file, sizeof(file), "/%016" PRIx64 ".so", uint64_t(XXH3_64bits(image.data(), image.size())));
+  void *object = dlopen((folder + std::string(file)).c_str(), RTLD_NOW | RTLD_LOCAL); // stays for the life of the process
+  if (!object)
+    return nullptr;
+  *static_cast<const segue::TwinCalls **>(dlsym(object, segue::kTwinCallsSymbol)) = &segue::twinCalls();
+  return reinterpret_cast<segue::TwinEntry>(dlsym(object, (name + segue::kTwinSuffix).c_str()));
+}
+
+void fakecuda::runBlocks(segue::TwinEntry twin, const Launch &launch, uint64_t seed) {
+  size_t buffers = launch.parameters.size() - 3;
+  std::vector<uint64_t> values(launch.parameters.begin(), launch.parameters.end());
+  std::vector<void *> parameters;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i < buffers || i + 1 == values.size())
+      values[i] = reinterpret_cast<uint64_t>(at(values[i], 1));
+    parameters.push_back(&values[i]);
+  }
+  if (!segue::runTwin(twin, launch.threads, launch.blocks, parameters.data(), segue::TwinOrder::Shuffled, seed).empty())
+    throw IllegalAddress();
+}
 
 fakecuda::Kernel fakecuda::findKernel(const std::string &name) {
   static constexpr struct {

@@ -14,18 +14,19 @@
 #ifndef SEGUE_TARGET_NVPTX_GPUTWINS_H
 #define SEGUE_TARGET_NVPTX_GPUTWINS_H
 
+#include "TwinBlocks.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "segue/Target/CPU/LoadedCode.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace segue {
 
-/// The order of blocks, and of the threads in each as far as they do not wait for one another.
-enum class TwinOrder { Forward, Reverse, Shuffled };
+/// Compiles the kernels of `module` to the bytes of a shared object of twins. Errors are emitted as diagnostics.
+llvm::FailureOr<std::string> compileGpuTwins(mlir::ModuleOp module);
 
 class GpuTwins {
 public:
-  /// Compiles the kernels of `module`, once. Errors are emitted as diagnostics.
+  /// Compiles and maps the kernels of `module`, once. Errors are emitted as diagnostics.
   llvm::LogicalResult load(mlir::ModuleOp module);
 
   bool has(llvm::StringRef kernel) const { return kernels.contains(kernel); }
@@ -35,7 +36,7 @@ public:
 
 private:
   struct Kernel {
-    void (*entry)(void *const *parameters);
+    TwinEntry entry;
     uint64_t blocks;
     unsigned threads;
   };

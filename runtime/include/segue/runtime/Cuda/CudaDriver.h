@@ -17,8 +17,9 @@
 // host's). The environment variable SEGUE_CUDA_LIBRARY names another library in the place
 // of libcuda.so.1.
 //
-// Such a device moves data, keeps time and launches PTX. It runs no programs yet: kernels
-// without PTX and calls of the library are refused as Unsupported.
+// Such a device moves data, keeps time and launches PTX, which files have that were
+// compiled with --target=sm_80 or later. It runs programs of kernels alone: calls of the
+// library, and relayouts of its memory, are refused as Unsupported.
 //
 //===----------------------------------------------------------------------===//
 

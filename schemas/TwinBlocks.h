@@ -1,32 +1,61 @@
-//===- TwinBlocks.cpp - blocks of threads on a processor ------------------===//
+//===- TwinBlocks.h - blocks of threads on a processor ----------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// A fiber begins by swapcontext, which asks the system for the mask of signals, and goes on by _longjmp, which does not: a thread of
-// a row kernel waits some tens of times. Fibers stay for the threads of later blocks.
+// Runs kernels of a GPU that the compiler made for this machine (segue-compile
+// --gpu-twins): one block after another, each of its threads on a stack of its own, one
+// at a time. A thread that waits for others gives way to them. Blocks and threads come in
+// an order that the caller chooses, so that what depends on an order shows.
+//
+// A fiber begins by setcontext, which asks the system for the mask of signals, and goes
+// on by _longjmp, which does not: a thread of a row kernel waits some tens of times.
+// Fibers stay for the threads of later blocks.
 //
 //===----------------------------------------------------------------------===//
 
-#include "TwinBlocks.h"
+#ifndef SEGUE_SCHEMAS_TWINBLOCKS_H
+#define SEGUE_SCHEMAS_TWINBLOCKS_H
+
 #include <algorithm>
 #include <csetjmp>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <span>
+#include <string>
 #include <ucontext.h>
 #include <vector>
 
-using namespace segue;
+namespace segue {
 
-static constexpr unsigned kWarpThreads = 32;
-static constexpr size_t kStackBytes = 64 << 10;
-static constexpr uint64_t kSeed = 0x5e60e;
+/// The order of blocks, and of the threads in each as far as they do not wait for one another.
+enum class TwinOrder { Forward, Reverse, Shuffled };
 
-namespace {
+/// What the code of a kernel calls in place of intrinsics, on the thread that runs its
+/// blocks. The object has a variable that points to it. The order is part of the code.
+struct TwinCalls {
+  uint32_t (*thread)();
+  uint32_t (*block)();
+  void (*waitForBlock)();
+  void (*waitForWarp)();
+  /// Gives `word` to the threads of the warp; returns that of the one whose number differs by `distance` (exclusive or).
+  uint32_t (*shuffle)(uint32_t word, uint32_t distance);
+};
+inline constexpr const char *kTwinCallsSymbol = "segue_twin_calls";
+
+/// A kernel k is the symbol `k.twin`. It takes its parameters as cuLaunchKernel does:
+/// pointers to them.
+using TwinEntry = void (*)(void *const *parameters);
+inline constexpr const char *kTwinSuffix = ".twin";
+
+namespace twins {
+inline constexpr unsigned kWarpThreads = 32;
+inline constexpr size_t kStackBytes = 64 << 10;
+
 enum class State { Ready, AtBlock, AtWarp, AtShuffle, Done };
 
 struct Fiber {
@@ -66,7 +95,7 @@ public:
       _longjmp(home, 1);
   }
 
-  static thread_local Blocks *running;
+  static inline thread_local Blocks *running = nullptr;
   TwinEntry entry;
   unsigned threads;
   void *const *parameters;
@@ -144,32 +173,35 @@ private:
   std::vector<Fiber> fibers;
   jmp_buf home;
 };
-thread_local Blocks *Blocks::running = nullptr;
-} // namespace
 
-const TwinCalls &segue::twinCalls() {
+} // namespace twins
+
+/// What `kTwinCallsSymbol` of an object must point to before its kernels run.
+inline const TwinCalls &twinCalls() {
   static constexpr TwinCalls calls = {
-      [] { return Blocks::running->current->thread; },
-      [] { return Blocks::running->block; },
-      [] { Blocks::running->wait(State::AtBlock); },
-      [] { Blocks::running->wait(State::AtWarp); },
+      [] { return twins::Blocks::running->current->thread; },
+      [] { return twins::Blocks::running->block; },
+      [] { twins::Blocks::running->wait(twins::State::AtBlock); },
+      [] { twins::Blocks::running->wait(twins::State::AtWarp); },
       [](uint32_t word, uint32_t distance) {
-        Fiber &fiber = *Blocks::running->current;
+        twins::Fiber &fiber = *twins::Blocks::running->current;
         fiber.word = word;
         fiber.distance = distance;
-        Blocks::running->wait(State::AtShuffle);
+        twins::Blocks::running->wait(twins::State::AtShuffle);
         return fiber.word;
       },
   };
   return calls;
 }
 
-std::string segue::runTwin(TwinEntry entry, unsigned threads, uint64_t blocks, void *const *parameters, TwinOrder order) {
+/// Runs `blocks` blocks on this thread. Returns why they cannot end, or an empty text.
+inline std::string runTwin(TwinEntry entry, unsigned threads, uint64_t blocks, void *const *parameters, TwinOrder order,
+                           uint64_t seed) {
   std::vector<uint32_t> threadOrder(threads);
   std::iota(threadOrder.begin(), threadOrder.end(), 0);
   std::vector<uint64_t> blockOrder(blocks);
   std::iota(blockOrder.begin(), blockOrder.end(), uint64_t(0));
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(seed);
   if (order == TwinOrder::Reverse) {
     std::ranges::reverse(threadOrder);
     std::ranges::reverse(blockOrder);
@@ -177,12 +209,16 @@ std::string segue::runTwin(TwinEntry entry, unsigned threads, uint64_t blocks, v
     std::ranges::shuffle(threadOrder, random);
     std::ranges::shuffle(blockOrder, random);
   }
-  Blocks all(entry, threads, parameters);
-  Blocks::running = &all;
+  twins::Blocks all(entry, threads, parameters);
+  twins::Blocks::running = &all;
   std::string error;
   for (uint64_t block : blockOrder)
     if (error = all.run(block, threadOrder); !error.empty())
       break;
-  Blocks::running = nullptr;
+  twins::Blocks::running = nullptr;
   return error;
 }
+
+} // namespace segue
+
+#endif // SEGUE_SCHEMAS_TWINBLOCKS_H
