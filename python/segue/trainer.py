@@ -89,7 +89,7 @@ class Trainer(Checkpoints):
         What the run may take in that folder, as ``"20GiB"``, reserved when the trainer is made; default: half of what is free.
     seal : path, optional
         With `spill_dir`: where `Trainer.seal` puts checkpoints whose tensors stay on the disk. They need room there, as much again as trained
-        weights and states take; it is taken now.
+        weights and states take, and as much as frozen weights take that do not lie there; it is taken now.
     config : path or mapping, optional
         The config of the run, a JSON file or what would stand in one: services of memory, budgets, telemetry. Frozen
         parameters that its ``squareq_slab_path`` holds come from there, whatever the modules have for them. Its section

@@ -15,11 +15,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace segue::inline runtime {
 
 /// Returns the hash of `bytes` bytes at `data`, which may be null if there are none. Any thread may call.
 uint64_t hashOf(const void *data, size_t bytes, uint64_t seed = 0);
+
+/// The same hash of bytes that come in pieces. One thread.
+class HashOfPieces {
+public:
+  explicit HashOfPieces(uint64_t seed = 0);
+  ~HashOfPieces();
+  void add(const void *data, size_t bytes);
+  /// Returns the hash of all pieces so far, one behind the other.
+  uint64_t value() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 } // namespace segue::inline runtime
 

@@ -147,6 +147,67 @@ def test_the_room_for_seals_is_known_before_a_run(folder):
         trainer_of(**disk, spill_capacity=homes + tier["seal_bytes"] - 4096)
 
 
+def test_what_is_frozen_elsewhere_is_sealed_once(folder):
+    """A tied embedding, which no block brings, stays in memory: the forecast counts a copy of it, the first seal writes it, and who resumes has it."""
+    torch.manual_seed(0)
+
+    class Tied(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.table, self.layers = nn.Embedding(512, 64).requires_grad_(False), nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+        def forward(self, x, y):
+            return nn.functional.cross_entropy(self.layers(self.table(x)) @ self.table.weight.T, y)
+
+    x, y = torch.randint(0, 512, (32,)), torch.randint(0, 512, (32,))
+    batch = {"x": x, "y": y}
+    torch.manual_seed(1)
+    model = Tied()
+    make = lambda **options: segue.Trainer(segue.compile(model, (x, y)), optimizer=segue.AdamW(lr=1e-2), **options)  # noqa: E731
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    losses = make().fit([batch] * 5)
+    model.load_state_dict(state)
+    disk = dict(budget="900KiB", spill_dir=folder / "spill", spill_capacity="16MiB", seal=folder / "run.seal")
+    trainer = make(**disk)
+    table = 512 * 64 * 4
+    assert trainer.memory("900KiB").plan.tiers["disk"]["seal_bytes"] == table + 3 * 4 * (2 * 64 * 256 + 1024 + 1024)
+    assert trainer.fit([batch] * 2) == losses[:2]
+    first, again = trainer.seal(), trainer.seal()
+    assert first["written_bytes"] >= table > first["file_bytes"] and again["written_bytes"] == 0 and again["file_bytes"] < table
+    assert trainer.fit([batch]) == losses[2:3] and trainer.seal()["sealed_bytes"] == first["sealed_bytes"] >= table
+    model = Tied()  # the other one lies on the trainer's disk, and keeps it
+    del trainer
+    gc.collect()
+    resumed = make()
+    resumed.resume(folder / "run.seal")
+    assert resumed.fit([batch] * 2) == losses[3:]
+
+
+def test_what_is_trained_since_can_be_sealed(folder):
+    """A trainer that trains more than it did when it took room for seals takes more, or refuses to."""
+    options = dict(budget="3MiB", spill_dir=folder / "spill", seal=folder / "run.seal")
+    seen = []
+    for disk in ({}, options | {"spill_capacity": "16MiB"}):
+        trainer, batch = trainer_of([2], **disk)
+        losses = []
+        for step in range(6):
+            if step == 2:
+                trainer.unfreeze("model.2.*")
+            losses.append(trainer.step(**batch))
+            if disk:
+                trainer.seal()
+        seen.append(losses)
+    assert seen[0] == seen[1]
+    del trainer
+    gc.collect()
+    tight, batch = trainer_of([2], **options, spill_capacity="1800KiB")
+    tight.step(**batch)
+    with pytest.raises(segue.OutOfMemoryError, match="checkpoints that seal what lies on the disk need"):
+        tight.unfreeze("model.2.*")
+    assert tight.step(**batch) == seen[0][1]
+
+
 def test_a_run_needs_the_disk_that_the_forecast_says(folder):
     """With a block less there is neither a yes nor a step; with room for the largest tensor besides it trains, though what is free lies in pieces."""
     free, batch = trainer_of()

@@ -56,10 +56,14 @@ def case(tmp_path_factory):
     return folder
 
 
-def train(folder, model, *more, status=0):
+def training(folder, model, *more, steps=3):
     aliases = [word for name in LAYERS for word in ("--alias", f"{name}.base={name}")]
-    return call(RUN, "train", folder / model, "--slab", folder / "slab.safetensors", "--weights", folder / "base.safetensors",
-                "--weights", folder / "adapters.safetensors", *aliases, "--data", ROOT / "LICENSE", "--steps", "3", *more, status=status)
+    return [str(word) for word in (RUN, "train", folder / model, "--slab", folder / "slab.safetensors", "--weights", folder / "base.safetensors",
+                                   "--weights", folder / "adapters.safetensors", *aliases, "--data", ROOT / "LICENSE", "--steps", steps, *more)]
+
+
+def train(folder, model, *more, status=0, steps=3):
+    return call(*training(folder, model, *more, steps=steps), status=status)
 
 
 @pytest.fixture
@@ -81,6 +85,27 @@ def test_a_budget_changes_no_bit_and_holds(case, spill, model, budgets):
         assert "departed" not in run.stderr, "the plan knows what comes from the slab"
         held, process = (float(re.search(text, run.stderr)[1]) for text in (r"memory: ([\d.]+) of", r"the process ([\d.]+) MiB"))
         assert held <= budget and process <= budget + BESIDE, run.stderr
+
+
+def test_a_sealed_run_writes_its_base_once_and_goes_on_without_it(case, spill, tmp_path):
+    """The first seal copies what the slab and the files hold to the disk; after kill -9, that is all that a resumed run needs."""
+    whole = train(case, "floats.segue", "--device", "sim:dram=1GiB,threads=1", steps=9).stdout.splitlines()
+    seals = ("--device", "cpu:threads=1", "--budget", "58MiB", "--spill-dir", spill, "--save", tmp_path / "run.safetensors", "--save-every", "1")
+    run = train(case, "floats.segue", *seals, steps=5)
+    assert run.stdout.splitlines() == whole[:5]
+    count, on_disk, written = map(float, re.search(r"sealed checkpoints: (\d+) of ([\d.]+) MiB on the disk, [\d.]+ ms and ([\d.]+) MiB", run.stderr).groups())
+    base = sum(p.stat().st_size for p in (case / "base.safetensors", case / "adapters.safetensors")) / 2**20
+    assert count == 4 and on_disk > base and count * written < 1.3 * on_disk, "each seal but the first writes what is trained"
+    assert float(re.search(r" and ([\d.]+) for sealed checkpoints", run.stderr)[1]) >= base
+
+    with subprocess.Popen(training(case, "floats.segue", *seals, steps=1000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(4)]
+        process.kill()
+        lines += process.stdout.readlines()
+    assert [line.rstrip() for line in lines[:4]] == whole[:4]
+    resumed = call(RUN, "train", case / "floats.segue", "--resume", tmp_path / "run.safetensors", "--data", ROOT / "LICENSE", "--until", "9",
+                   "--device", "sim:dram=1GiB,threads=1", "--save", tmp_path / "run.safetensors").stdout.splitlines()
+    assert 3 < len(resumed) and resumed == whole[-len(resumed):]
 
 
 def test_the_command_of_the_guide(case, spill):

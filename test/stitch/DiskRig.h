@@ -106,12 +106,14 @@ inline DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const
   return openSimDevice(DeviceOptions("sim", sim + "," + options), seam);
 }
 
-/// Warnings are added to `warned`, where somebody wants them.
-inline Session makeSession(const DeviceRef &device, const Binary &binary = model()) {
+/// What the session logs goes to `log`, where somebody wants it.
+inline Session makeSession(const DeviceRef &device, const Binary &binary = model(),
+                           std::function<void(const std::string &)> log = {}) {
   SessionOptions options;
   options.config = RunBudget{device->memory().budget(Space::DeviceDram), "."}.config(std::nullopt);
   options.maxGradNorm = 0.01;
   options.warn = [](const std::string &) {};
+  options.log = std::move(log);
   Session session(device, {{"deep", binary}}, std::move(options));
   for (const ParameterInfo &info : session.parameters())
     session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));

@@ -210,6 +210,27 @@ TEST_F(SealedSession, RoomForItIsThereBeforeTheFirstStepOrNever) {
   EXPECT_ERROR(sessionOn(Device::open("sim:dram=64MiB")).sealAt(path), Unsupported, "no disk");
 }
 
+// What a plan needs to be made, when all leaves that can, is more than what the plan in force takes.
+TEST_F(SealedSession, ALaterPlanWithoutRoomLeavesTheOneInForce) {
+  DeviceRef device = open(budget);
+  std::vector<std::string> said;
+  Session session = makeSession(device, model(), [&](const std::string &text) { said.push_back(text); });
+  std::vector<float> losses{lossOfStep(session, 0)};
+  DeviceMemory &memory = device->memory();
+  memory.resetPeak();
+  losses.push_back(lossOfStep(session, 1));
+  // A load that puts everything back may take more for seals, for one.
+  diskTier(*device)->require({.spareBytes = memory.budget(Space::Disk) - memory.peakBytes(Space::Disk)});
+  losses.push_back(lossOfStep(session, 2));
+  std::vector<float> parameters = parametersOf(session);
+  losses.insert(losses.end(), parameters.begin(), parameters.end());
+  EXPECT_TRUE(sameBits(losses, expected()));
+  for (int step = steps; step < 8; ++step)
+    lossOfStep(session, step);
+  auto isKept = [](const std::string &text) { return text.find("the plan in force") != std::string::npos; };
+  EXPECT_EQ(std::ranges::count_if(said, isKept), 1) << "nobody tried to plan again";
+}
+
 TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
   sealOne();
   std::vector<std::string> first = spillFiles();

@@ -372,12 +372,12 @@ void SpillFile::seal(const std::vector<SpillExtent> &ranges) {
       impl_->show(piece.offset, piece.fileOffset, piece.bytes, true);
 }
 
-bool SpillFile::isSealed(uint64_t offset, uint64_t bytes) const {
+uint64_t SpillFile::sealedBytes(uint64_t offset, uint64_t bytes) const {
   std::lock_guard lock(impl_->mapping);
+  uint64_t sealed = 0;
   for (const SpillMap::Piece &piece : impl_->map->piecesOf(offset, bytes))
-    if (!piece.isSealed)
-      return false;
-  return true;
+    sealed += piece.isSealed ? piece.bytes : 0;
+  return sealed;
 }
 
 void SpillFile::unseal() {

@@ -16,7 +16,6 @@
 #include "DeviceProfile.h"
 #include "DiskOptions.h"
 #include "DiskSpace.h"
-#include "DiskTier.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
@@ -44,14 +43,14 @@ static constexpr uint64_t pinnedBytes = 64 << 20;
 static constexpr uint64_t diskWithRoom = uint64_t(1) << 50;
 
 namespace {
-class DiskDevice final : public ArenaDevice, public DiskTier {
+class DiskDevice final : public ArenaDevice {
 public:
   DiskDevice(const DeviceOptions &options, const DeviceOptions &profile, SimProfile memory, const DiskOptions &disk);
   /// Runs queued work to its end: nobody may be left writing to memory that outlives the device.
   ~DiskDevice() override { queues_.finish(); }
 
   std::string name() const override { return name_; }
-  std::optional<std::string> twin() const override { return twin_; }
+  std::optional<std::string> twin() const override { return diskTier()->twin(); }
   std::optional<LinkSpeed> link() const override { return link_; }
   int threads() const override { return engine_.threads().count(); }
 
@@ -83,9 +82,6 @@ public:
   }
 
 private:
-  void requireSpare(uint64_t bytes) override;
-  SpillFile &file() override { return disk_.file(); }
-
   std::string name_;
   HostEngine engine_;
   DiskSpace disk_;
@@ -93,10 +89,6 @@ private:
   ThreadedQueues queues_;
   std::optional<DramCompactor> dramCompactor_;
   LinkSpeed link_;
-  /// Blocks of the disk that are spare; makes the twin of a device with so much less of it.
-  uint64_t spareBytes_ = 0;
-  std::function<std::string(uint64_t diskBytes)> twinWith_;
-  std::string twin_;
 };
 } // namespace
 
@@ -149,9 +141,8 @@ DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profil
       link_(disk.speed) {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
   auto capacity = [&](Space space) { return Device::memory().budget(space); };
-  twinWith_ = [=, dram = capacity(Space::DeviceDram), pinned = capacity(Space::HostPinned),
-               count = threads()](uint64_t bytes) { return twinSpec(dram, pinned, bytes, count, disk, profile); };
-  twin_ = twinWith_(capacity(Space::Disk));
+  setDisk(disk_.file(), twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk),
+                                 threads(), disk, profile));
 }
 
 void requireWithin(const std::optional<MemoryLimit> &limit, const DeviceOptions &options, uint64_t bytes,
@@ -192,47 +183,6 @@ std::string diskTwin(const DeviceOptions &options) {
   int threads = Threads(int(options.integer("threads", profile.integer("threads", 0, 1, 1024), 1, 1024))).count();
   return twinSpec(options.bytes("dram", profile.bytes("dram", physical)), options.bytes("pinned", pinnedBytes),
                   disk.wholeBytes(), threads, disk, profile);
-}
-
-//===----------------------------------------------------------------------===//
-// Sealing
-//===----------------------------------------------------------------------===//
-
-DiskTier *diskTier(Device &device) { return dynamic_cast<DiskTier *>(&device); }
-
-static std::string mebibytes(uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MiB", double(bytes) / (1 << 20));
-  return text;
-}
-
-void DiskDevice::requireSpare(uint64_t bytes) {
-  if (bytes <= spareBytes_)
-    return;
-  uint64_t wanted = (bytes - spareBytes_ + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
-  uint64_t budget = memory().budget(Space::Disk), live = memory().liveBytes(Space::Disk);
-  uint64_t free = std::min(budget - std::min(budget, live), ram_.freeMemory(Space::Disk).bytes);
-  if (wanted > free)
-    throw Error(ErrorCode::DeviceOom,
-                "checkpoints that seal what lies on the disk need " + mebibytes(bytes) +
-                    " of it beside what is there (a second place for all that a step changes), and " +
-                    mebibytes(free) + " of " + mebibytes(file().capacity()) + " are free in " +
-                    file().folder().string() + "; give it a capacity of " +
-                    mebibytes(file().capacity() + wanted - free) +
-                    " (--spill-capacity, spill_capacity=) and what a step wants there, both of which "
-                    "segue-run fit --seal counts, or seal nothing");
-  memory().setBudget(Space::Disk, budget - wanted);
-  while (wanted) {
-    uint64_t size = std::min(wanted, ram_.freeMemory(Space::Disk).largestRange / SpillFile::block * SpillFile::block);
-    MemoryBlock block = ram_.take(Space::Disk, size, uint32_t(SpillFile::block), Lifetime::Long);
-    if (!size || !block.data)
-      throw Error(ErrorCode::DeviceOom, "the disk has no whole blocks left for checkpoints that seal what lies there");
-    queues_.wait(block.after);
-    file().addSpare(disk_.offsetOf(block.data), size);
-    spareBytes_ += size;
-    wanted -= size;
-  }
-  twin_ = twinWith_(memory().budget(Space::Disk));
 }
 
 } // namespace segue::inline runtime

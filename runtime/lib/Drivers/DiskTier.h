@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // A device with a disk (Space::Disk) offers this besides its memory: the file behind
-// that space, in which a checkpoint seals what lies there.
+// that space, in which a checkpoint seals what lies there, and the part of it that
+// seals take.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,20 +16,49 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Disk/SpillFile.h"
+#include <span>
 
 namespace segue::inline runtime {
 
+class SimMemory;
+
+/// The bytes of a disk that seals take beside what lies there: a second place for all that a step changes, and room for
+/// copies of what never changes and lies elsewhere.
+struct SealRoom {
+  uint64_t spareBytes = 0, copyBytes = 0;
+  uint64_t bytes() const { return spareBytes + copyBytes; }
+};
+
 class DiskTier {
 public:
-  /// Returns the file, whose offset 0 is the address file().data().
-  virtual SpillFile &file() = 0;
-  /// Takes as much of the space for good as makes `bytes` of spare blocks in all (SpillFile::addSpare); plans that are
-  /// made from here on know that it is gone. Called on the thread that submits. Throws DeviceOom, with nothing taken,
-  /// where that is not free, naming the capacity that would be enough for what is there now.
-  virtual void requireSpare(uint64_t bytes) = 0;
+  /// `file` is the disk of `device`, whose addresses are in `arenas`; `twin` is the spec of its twin. All three outlive
+  /// this.
+  DiskTier(Device &device, SimMemory &arenas, SpillFile &file, std::string twin)
+      : device_(device), arenas_(arenas), file_(file), twin_(std::move(twin)) {}
 
-protected:
-  ~DiskTier() = default;
+  /// Returns the file, whose offset 0 is the address file().data().
+  SpillFile &file() const { return file_; }
+  /// Returns the spec of the device's twin, whose disk is as large as what seals leave of this one.
+  const std::string &twin() const { return twin_; }
+
+  /// Takes as much of the space for good as makes `room` in all; plans that are made from here on know that it is gone.
+  /// Called on the thread that submits. Throws DeviceOom, with nothing taken, where that is not free, naming the
+  /// capacity that would be enough for what is there now.
+  void require(const SealRoom &room);
+  /// Returns what was taken.
+  const SealRoom &taken() const { return taken_; }
+  /// Returns the room for copies: offsets of the file that nobody else uses, in whole blocks.
+  std::span<const SpillExtent> copyRoom() const { return copyRoom_; }
+
+private:
+  std::vector<SpillExtent> take(uint64_t bytes);
+
+  Device &device_;
+  SimMemory &arenas_;
+  SpillFile &file_;
+  std::string twin_;
+  SealRoom taken_;
+  std::vector<SpillExtent> copyRoom_;
 };
 
 /// Returns null for a device without a disk of bytes.

@@ -51,7 +51,7 @@ public:
 
   std::string name() const override { return profile_.name; }
   bool hasBytes() const override { return !clock_; }
-  std::optional<std::string> twin() const override { return profile_.twin; }
+  std::optional<std::string> twin() const override { return disk_ ? diskTier()->twin() : profile_.twin; }
   std::optional<LinkSpeed> link() const override {
     return LinkSpeed{profile_.h2dBytesPerSecond, profile_.d2hBytesPerSecond, profile_.latencySeconds};
   }
@@ -131,6 +131,8 @@ SimDevice::SimDevice(const SimProfile &profile, std::unique_ptr<const DiskSpace>
   } else {
     queues_ = std::make_unique<ThreadedQueues>();
   }
+  if (disk_)
+    setDisk(disk_->file(), profile.twin);
   dramCompactor_.emplace(*this, ram_.dramBegin(), profile.adversary);
   if (L1Arena *arena = ram_.l1Arena())
     l1Compactor_.emplace(*this, *arena, ram_.l1Begin());

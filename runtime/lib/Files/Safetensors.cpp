@@ -223,26 +223,33 @@ static std::string_view dtypeName(ElementType element) {
   return "?";
 }
 
+DeferredTensor deferred(const Tensor &tensor) {
+  return {tensor.shape(), tensor.element(), [tensor] { return tensor; }};
+}
+
 void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors, const Metadata &metadata) {
+  DeferredTensors all;
   for (const auto &[name, tensor] : tensors)
-    if (!tensor.device()->hasBytes())
-      throw Error(ErrorCode::Unsupported, path.string() + ": tensor \"" + name + "\" is on " + tensor.device()->name() +
-                                              ", which holds no bytes; train on a device that does to save");
+    all.emplace(name, deferred(tensor));
+  saveDeferred(path, all, metadata);
+}
+
+void saveDeferred(const std::filesystem::path &path, const DeferredTensors &tensors, const Metadata &metadata) {
   // Wide elements first, then by name: every tensor is aligned to its element.
-  std::vector<const TensorMap::value_type *> order;
+  std::vector<const DeferredTensors::value_type *> order;
   for (const auto &item : tensors)
     order.push_back(&item);
   std::stable_sort(order.begin(), order.end(), [](const auto *a, const auto *b) {
-    return byteSize(a->second.element()) > byteSize(b->second.element());
+    return byteSize(a->second.element) > byteSize(b->second.element);
   });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty())
     header["__metadata__"] = std::map<std::string, std::string>(metadata.begin(), metadata.end());
   uint64_t offset = 0;
   for (const auto *item : order) {
-    uint64_t bytes = item->second.elementCount() * byteSize(item->second.element());
-    header[item->first] = {{"dtype", dtypeName(item->second.element())},
-                           {"shape", item->second.shape()},
+    uint64_t bytes = TensorDesc(item->second.shape, item->second.element).spanBytes();
+    header[item->first] = {{"dtype", dtypeName(item->second.element)},
+                           {"shape", item->second.shape},
                            {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
@@ -258,8 +265,12 @@ void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors
   file.write(std::as_bytes(std::span(&headerBytes, 1)));
   file.write(text);
   for (const auto *item : order) {
-    Tensor dense = toHost(item->second);
-    file.write(std::span<const std::byte>(dense.bytes(), dense.elementCount() * byteSize(dense.element())));
+    Tensor tensor = item->second.read();
+    if (!tensor.device()->hasBytes())
+      throw Error(ErrorCode::Unsupported, path.string() + ": tensor \"" + item->first + "\" is on " +
+                                              tensor.device()->name() +
+                                              ", which holds no bytes; train on a device that does to save");
+    forEachPiece(tensor, [&](std::span<const std::byte> bytes) { file.write(bytes); });
   }
   file.commit();
 }

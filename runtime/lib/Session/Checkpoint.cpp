@@ -25,13 +25,15 @@ static constexpr std::string_view version = "2", sealedVersion = "3";
 static constexpr std::string_view versionWithoutHashes = "1";
 
 static void write(const std::filesystem::path &path, const Checkpoint &checkpoint, const Metadata *sealed) {
-  TensorMap tensors = checkpoint.parameters;
+  DeferredTensors tensors = checkpoint.deferred;
+  for (const auto &[key, tensor] : checkpoint.parameters)
+    tensors.emplace(key, deferred(tensor));
   for (const auto &[key, tensor] : tensors)
     if (key.starts_with(statePrefix))
       throw Error(ErrorCode::InvalidArgument, "parameter \"" + key + "\": names that begin with \"" +
                                                   std::string(statePrefix) + "\" are kept for optimizer state");
   for (const auto &[key, tensor] : checkpoint.state)
-    tensors[std::string(statePrefix) + key] = tensor;
+    tensors.emplace(std::string(statePrefix) + key, deferred(tensor));
   Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
                        {std::string(stepKey), std::to_string(checkpoint.step)},
                        {std::string(seedKey), std::to_string(checkpoint.seed)}};
@@ -41,7 +43,7 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
   if (sealed)
     metadata.insert(sealed->begin(), sealed->end());
   addHashes(metadata, tensors);
-  saveSafetensors(path, tensors, metadata);
+  saveDeferred(path, tensors, metadata);
 }
 
 void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {

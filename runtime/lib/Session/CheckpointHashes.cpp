@@ -29,29 +29,29 @@ std::string hashText(uint64_t hash) {
 
 /// The hash of what a tensor is called and how it is to be read is the seed of
 /// the hash of its bytes. The name stands last, so that no two texts are equal.
-static std::string tensorHash(std::string_view name, std::string_view element, std::span<const int64_t> shape,
-                              std::span<const std::byte> bytes) {
+static uint64_t seedOf(std::string_view name, std::string_view element, std::span<const int64_t> shape) {
   std::string text = join(name.starts_with(statePrefix) ? "state " : "parameter ", element);
   for (int64_t extent : shape)
     text += " " + std::to_string(extent);
   text += ": " + std::string(name);
-  return hashText(hashOf(bytes.data(), bytes.size(), hashOf(text.data(), text.size())));
+  return hashOf(text.data(), text.size());
 }
 
 static std::string metadataHash(std::string_view key, std::string_view value) {
   return hashText(hashOf(value.data(), value.size(), hashOf(key.data(), key.size())));
 }
 
-void addHashes(Metadata &metadata, const TensorMap &tensors) {
+void addHashes(Metadata &metadata, const DeferredTensors &tensors) {
   Metadata hashes;
   for (const auto &[key, value] : metadata)
     hashes[join(metadataPrefix, key)] = metadataHash(key, value);
-  for (const auto &[name, tensor] : tensors) {
+  for (const auto &[name, each] : tensors) {
+    Tensor tensor = each.read();
     if (!tensor.device()->hasBytes())
       continue;
-    Tensor dense = toHost(tensor);
-    std::span<const std::byte> bytes(dense.bytes(), size_t(dense.elementCount() * byteSize(dense.element())));
-    hashes[join(tensorPrefix, name)] = tensorHash(name, runtime::name(tensor.element()), tensor.shape(), bytes);
+    HashOfPieces hash(seedOf(name, runtime::name(tensor.element()), tensor.shape()));
+    forEachPiece(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes.data(), bytes.size()); });
+    hashes[join(tensorPrefix, name)] = hashText(hash.value());
   }
   metadata.merge(hashes);
 }
@@ -93,8 +93,9 @@ void checkMetadataHashes(const SafetensorsFile &file) {
 
 void checkTensorHash(const SafetensorsFile &file, const SafetensorsEntry &entry) {
   std::string element = entry.element ? std::string(name(*entry.element)) : entry.dtype;
+  std::span<const std::byte> bytes = file.bytes(entry);
   check(file, "tensor \"" + entry.name + "\"", join(tensorPrefix, entry.name),
-        tensorHash(entry.name, element, entry.shape, file.bytes(entry)));
+        hashText(hashOf(bytes.data(), bytes.size(), seedOf(entry.name, element, entry.shape))));
 }
 
 } // namespace segue::inline runtime

@@ -24,8 +24,8 @@ namespace segue::inline runtime {
 inline constexpr std::string_view statePrefix = "segue.state.";
 
 /// Adds the hashes of `tensors` and of all that `metadata` holds. Reads every
-/// tensor; those on a device without bytes are left out.
-void addHashes(Metadata &metadata, const TensorMap &tensors);
+/// tensor, one after the other; those on a device without bytes are left out.
+void addHashes(Metadata &metadata, const DeferredTensors &tensors);
 
 /// Returns a hash as it stands in metadata: sixteen hexadecimal digits.
 std::string hashText(uint64_t hash);

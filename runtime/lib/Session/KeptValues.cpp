@@ -58,8 +58,7 @@ KeptValues Session::State::keep(std::span<const Tensor> values) {
   return KeptValues(device, values);
 }
 
-/// The bytes that a frozen parameter has already are read where they lie.
-static bool haveEqualBytes(const Tensor &a, const Tensor &b) {
+bool haveEqualBytes(const Tensor &a, const Tensor &b) {
   if (!a.device()->hasBytes())
     return true;
   Tensor x = toHost(a), y = toHost(b);

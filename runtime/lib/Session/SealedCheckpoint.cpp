@@ -102,6 +102,12 @@ Error noDiskToSealOn(std::string_view spec) {
                                            "sealed; save them whole, or seal on cpu:dram=...,disk=FOLDER");
 }
 
+static uint64_t wholeBlocks(uint64_t bytes) {
+  return (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+}
+
+uint64_t copyBytes(const TensorDesc &desc) { return wholeBlocks(TensorDesc(desc.shape, desc.element).spanBytes()); }
+
 uint64_t sealableBytes(const Tensor &tensor) {
   if (!tensor)
     return 0;
@@ -109,7 +115,7 @@ uint64_t sealableBytes(const Tensor &tensor) {
   if (desc.layout.space != Space::Disk || desc.layout.offset != 0 || !desc.isDense() ||
       isQuantized(desc.layout.storage) || !desc.layout.tile.empty() || tensor.storage()->isExternal())
     return 0;
-  return (desc.spanBytes() + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+  return wholeBlocks(desc.spanBytes());
 }
 
 CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
@@ -134,104 +140,192 @@ CheckpointSealer::CheckpointSealer(DeviceRef device, std::filesystem::path path)
 
 bool CheckpointSealer::isAt(const std::filesystem::path &path) const { return wholePath(path) == wholePath(path_); }
 
-SpillExtent CheckpointSealer::rangeOf(const Tensor &tensor) const {
-  return {uint64_t(tensor.bytes() - disk_->file().data()), sealableBytes(tensor)};
+void CheckpointSealer::takeRoom(const SealRoom &room) {
+  disk_->require(room);
+  std::span<const SpillExtent> extents = disk_->copyRoom();
+  std::ranges::copy(extents.subspan(knownExtents_), std::back_inserter(copyRoom_));
+  knownExtents_ = extents.size();
 }
 
-void CheckpointSealer::requireSpare(uint64_t bytes) { disk_->requireSpare(bytes); }
 uint64_t CheckpointSealer::writtenBytes() const { return disk_->file().writeTraffic().bytes; }
 
 std::string CheckpointSealer::whatIsTaken() const {
-  const SpillFile &file = disk_->file();
   char text[192];
   std::snprintf(text, sizeof text,
                 "of the disk's %.1f MiB, checkpoints that seal what lies there take %.1f; it needs a larger capacity "
                 "(--spill-capacity, spill_capacity=)",
-                double(file.capacity()) / (1 << 20), double(file.spareBytes()) / (1 << 20));
+                double(disk_->file().capacity()) / (1 << 20), double(disk_->taken().bytes()) / (1 << 20));
   return text;
 }
 
-/// Reads the tensor only where nobody has seen its bytes since they changed.
-uint64_t CheckpointSealer::hashNow(const Tensor &tensor, const SpillExtent &range, const Sealed *before,
-                                   const HashOf &hashOf) {
-  SpillFile &file = disk_->file();
-  if (before && before->range == range && file.isSealed(range.offset, range.bytes))
-    return before->hash;
-  if (std::optional<uint64_t> known = hashOf(tensor))
-    return *known;
-  uint64_t bytes = tensor.desc().spanBytes();
-  file.expectLook(range.offset, bytes);
-  uint64_t hash = runtime::hashOf(tensor.bytes(), bytes);
-  file.dropCached(range.offset, bytes);
-  return hash;
+static uint64_t hashOfBytes(const Tensor &tensor) {
+  HashOfPieces hash;
+  forEachPiece(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes.data(), bytes.size()); });
+  return hash.value();
 }
 
-uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const HashOf &hashOf) {
+/// A tensor that is sealed where it is in use. It is read only where nobody has seen its bytes since they changed.
+CheckpointSealer::Sealed CheckpointSealer::inPlace(const std::string &name, const Tensor &tensor,
+                                                   const HashOf &hashOf) const {
+  wait(tensor);
   SpillFile &file = disk_->file();
-  Checkpoint inMemory;
-  inMemory.step = checkpoint.step;
-  inMemory.seed = checkpoint.seed;
-  inMemory.precision = checkpoint.precision;
-  inMemory.lossScale = checkpoint.lossScale;
-  inMemory.notes = checkpoint.notes;
-  std::map<std::string, Sealed> sealed;
-  std::map<std::string, const Tensor *> onDisk;
-  auto sort = [&](const TensorMap &from, TensorMap &rest, std::string_view prefix) {
-    for (const auto &[key, tensor] : from)
-      if (sealableBytes(tensor))
-        onDisk[std::string(prefix) + key] = &tensor;
-      else
-        rest[key] = tensor;
-  };
-  sort(checkpoint.parameters, inMemory.parameters, "");
-  sort(checkpoint.state, inMemory.state, statePrefix);
-  uint64_t bytes = 0;
-  for (const auto &[name, tensor] : onDisk) {
-    wait(*tensor);
-    SpillExtent range = rangeOf(*tensor);
-    auto before = sealed_.find(name);
-    sealed[name] = {range, hashNow(*tensor, range, before == sealed_.end() ? nullptr : &before->second, hashOf)};
-    bytes += range.bytes;
+  SpillExtent range{uint64_t(tensor.bytes() - file.data()), sealableBytes(tensor)};
+  Sealed sealed{tensor.shape(), tensor.element(), {range}};
+  auto before = sealed_.find(name);
+  if (before != sealed_.end() && before->second.ranges == sealed.ranges &&
+      file.sealedBytes(range.offset, range.bytes) == range.bytes) {
+    sealed.hash = before->second.hash;
+  } else if (std::optional<uint64_t> known = hashOf(tensor)) {
+    sealed.hash = *known;
+  } else {
+    sealed.hash = hashOfBytes(tensor);
   }
-  bool isFirst = sealed_.empty();
-  file.keep(name_);
+  return sealed;
+}
+
+std::vector<SpillExtent> CheckpointSealer::takeCopyRoom(uint64_t bytes) {
+  std::vector<SpillExtent> taken;
+  uint64_t missing = bytes;
+  for (SpillExtent &extent : copyRoom_) {
+    uint64_t size = std::min(missing, extent.bytes);
+    if (size)
+      taken.push_back({extent.offset, size});
+    extent = {extent.offset + size, extent.bytes - size};
+    missing -= size;
+  }
+  if (missing) {
+    std::ranges::copy(taken, std::back_inserter(copyRoom_));
+    return {};
+  }
+  return taken;
+}
+
+bool CheckpointSealer::hasSealed(const std::vector<SpillExtent> &ranges) const {
+  return std::ranges::any_of(ranges, [&](const SpillExtent &range) {
+    return disk_->file().sealedBytes(range.offset, range.bytes) != 0;
+  });
+}
+
+void CheckpointSealer::write(const Tensor &tensor, std::vector<SpillExtent> to) const {
+  size_t at = 0;
+  forEachPiece(tensor, [&](std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      SpillExtent &range = to[at];
+      uint64_t size = std::min<uint64_t>(bytes.size(), range.bytes);
+      disk_->file().write(range.offset, bytes.data(), size);
+      range = {range.offset + size, range.bytes - size};
+      at += range.bytes == 0;
+      bytes = bytes.subspan(size);
+    }
+  });
+}
+
+const CheckpointSealer::Sealed *CheckpointSealer::copyOf(const std::string &key, const DeferredTensor &tensor,
+                                                         uint64_t number, const std::function<void()> &checkSource) {
+  uint64_t bytes = copyBytes(TensorDesc(tensor.shape, tensor.element));
+  if (!bytes)
+    return nullptr;
+  Copy &copy = copies_[key];
+  if (copy.isWhole && number && copy.number == number)
+    return &copy.sealed;
+  Tensor source = tensor.read();
+  uint64_t hash = hashOfBytes(source);
+  if (!copy.isWhole || copy.sealed.hash != hash) {
+    if (copy.sealed.ranges.empty())
+      copy.sealed = {tensor.shape, tensor.element, takeCopyRoom(bytes)};
+    // A seal is written over by nobody: the next one has the room free for other bytes.
+    if (copy.sealed.ranges.empty() || hasSealed(copy.sealed.ranges))
+      return nullptr;
+    copy.isWhole = false;
+    write(source, copy.sealed.ranges);
+    if (checkSource)
+      checkSource();
+    copy.sealed.hash = hash;
+    copy.isWhole = true;
+  }
+  copy.number = number;
+  return &copy.sealed;
+}
+
+Metadata CheckpointSealer::describe(const SealedTensors &sealed) const {
+  const SpillFile &file = disk_->file();
   Metadata metadata = {{std::string(fileKey), wholePath(file.path()).string()},
                        {std::string(bytesKey), std::to_string(file.capacity())}};
-  std::vector<SpillExtent> ranges;
   for (const auto &[name, each] : sealed) {
-    const Tensor &tensor = *onDisk[name];
     Json extents = Json::array();
-    for (const SpillExtent &extent : file.extentsOf(each.range.offset, each.range.bytes))
-      extents.push_back({extent.offset, extent.bytes});
-    metadata[std::string(sealedTensorPrefix) + name] = Json{{"element", runtime::name(tensor.element())},
-                                                      {"shape", tensor.shape()},
-                                                      {"hash", hashText(each.hash)},
-                                                      {"extents", std::move(extents)}}
-                                                     .dump();
-    ranges.push_back(each.range);
+    for (const SpillExtent &range : each.ranges)
+      for (const SpillExtent &extent : file.extentsOf(range.offset, range.bytes))
+        extents.push_back({extent.offset, extent.bytes});
+    metadata[std::string(sealedTensorPrefix) + name] = Json{{"element", runtime::name(each.element)},
+                                                            {"shape", each.shape},
+                                                            {"hash", hashText(each.hash)},
+                                                            {"extents", std::move(extents)}}
+                                                           .dump();
   }
+  return metadata;
+}
+
+/// Removes spill files that only the checkpoint before, or none, could name: also those of runs that ended between two.
+void CheckpointSealer::removeFilesBefore(const std::filesystem::path &replaced) const {
+  removeSealedFile(replaced, path_);
+  std::string prefix = ownPrefix(path_);
+  std::error_code unknown;
+  std::filesystem::directory_iterator it(disk_->file().folder(), unknown), end;
+  for (; !unknown && it != end; it.increment(unknown))
+    if (std::string name = it->path().filename().string(); name != name_ && name.starts_with(prefix))
+      removeSealedFile(it->path(), path_);
+}
+
+uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf) {
+  SpillFile &file = disk_->file();
+  Checkpoint inMemory = checkpoint; // less what lies on the disk
+  SealedTensors sealed;
+  uint64_t usedBytes = 0;
+  auto sealInPlace = [&](TensorMap &tensors, std::string_view prefix) {
+    std::erase_if(tensors, [&](const auto &item) {
+      uint64_t bytes = sealableBytes(item.second);
+      std::string name = std::string(prefix) + item.first;
+      if (bytes)
+        sealed[name] = inPlace(name, item.second, hashOf);
+      usedBytes += bytes;
+      return bytes != 0;
+    });
+  };
+  sealInPlace(inMemory.parameters, "");
+  sealInPlace(inMemory.state, statePrefix);
+  auto isCopied = [&](const std::string &key, const DeferredTensor &tensor) {
+    auto found = frozen.find(key);
+    const Sealed *copy =
+        found == frozen.end() ? nullptr : copyOf(key, tensor, found->second, checkpoint.checkSource);
+    if (copy)
+      sealed[key] = *copy;
+    return copy != nullptr;
+  };
+  std::erase_if(inMemory.parameters, [&](const auto &item) { return isCopied(item.first, deferred(item.second)); });
+  std::erase_if(inMemory.deferred, [&](const auto &item) { return isCopied(item.first, item.second); });
+  bool isFirst = sealed_.empty();
+  file.keep(name_);
   std::filesystem::path replaced = isFirst ? sealedFileOf(path_) : std::filesystem::path();
-  saveSealedCheckpoint(path_, inMemory, metadata);
+  saveSealedCheckpoint(path_, inMemory, describe(sealed));
+  std::vector<SpillExtent> ranges;
+  for (const auto &[name, each] : sealed)
+    std::ranges::copy(each.ranges, std::back_inserter(ranges));
   file.seal(ranges);
   sealed_ = std::move(sealed);
-  sealedBytes_ = bytes;
+  usedBytes_ = usedBytes;
   std::error_code unknown;
   fileBytes_ = std::filesystem::file_size(path_, unknown);
-  if (isFirst) {
-    // Files of runs that ended between two checkpoints go as well.
-    removeSealedFile(replaced, path_);
-    std::string prefix = ownPrefix(path_);
-    std::filesystem::directory_iterator it(file.folder(), unknown), end;
-    for (; !unknown && it != end; it.increment(unknown))
-      if (std::string name = it->path().filename().string(); name != name_ && name.starts_with(prefix))
-        removeSealedFile(it->path(), path_);
-  }
+  if (isFirst)
+    removeFilesBefore(replaced);
+  uint64_t bytes = 0;
+  for (const SpillExtent &range : ranges)
+    bytes += range.bytes;
   return bytes;
 }
 
 void CheckpointSealer::unseal() {
   sealed_.clear();
-  sealedBytes_ = 0;
+  usedBytes_ = 0;
   disk_->file().unseal();
 }
 

@@ -41,13 +41,14 @@ std::filesystem::path sealedFileOf(const std::filesystem::path &path);
 /// nothing.
 void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;
 
-/// Returns true if what lies on the disk of such a device can be sealed, or of one whose twin it is: if the disk is
-/// right below the memory of programs.
+/// Returns true if what lies on the disk of such a device can be sealed, or of one whose twin it is.
 bool canSealOn(const Device &device);
 /// The error of who asks for seals on the device of this spec, on which nothing is sealed.
 Error noDiskToSealOn(std::string_view spec);
 /// Returns the bytes of the disk that a tensor takes which can be sealed where it lies; 0 for others.
 uint64_t sealableBytes(const Tensor &tensor);
+/// Returns the bytes of the disk that a dense copy of a tensor of this shape and type takes there.
+uint64_t copyBytes(const TensorDesc &desc);
 
 /// Seals the checkpoints of one session. Called on the thread that submits, between two steps.
 class CheckpointSealer {
@@ -56,12 +57,12 @@ public:
   CheckpointSealer(DeviceRef device, std::filesystem::path path);
 
   bool isAt(const std::filesystem::path &path) const;
-  /// Takes spare blocks. Throws as DiskTier::requireSpare does.
-  void requireSpare(uint64_t bytes);
-  /// Takes so many spare blocks that all that is sealed may be written over at once.
-  void requireSpareForAll() { requireSpare(sealedBytes_); }
+  /// Takes as much of the disk as makes `room`. Throws as DiskTier::require does.
+  void takeRoom(const SealRoom &room);
+  /// Takes so many spare blocks that all that is sealed where it is in use may be written over at once.
+  void requireSpareForAll() { disk_->require({.spareBytes = usedBytes_}); }
 
-  /// Returns a sentence about how much of the disk is spare, for errors about missing room.
+  /// Returns a sentence about how much of the disk seals take, for errors about missing room.
   std::string whatIsTaken() const;
 
   /// Returns the bytes that were written to the disk so far.
@@ -71,30 +72,56 @@ public:
 
   /// A function that returns the hash of the bytes of a tensor on the disk, if somebody knows it.
   using HashOf = std::function<std::optional<uint64_t>(const Tensor &home)>;
-  /// Makes `checkpoint`, whose tensors nobody writes meanwhile, the sealed one. Returns the bytes of those that lie on
-  /// the disk. Throws as Session::seal.
-  uint64_t seal(const Checkpoint &checkpoint, const HashOf &hashOf);
+  /// The parameters that no step changes, by session key. A number other than 0 stands for the bytes of one: it has the
+  /// same as in another seal that had the number. Those of others are read to know it.
+  using Frozen = std::map<std::string, uint64_t, std::less<>>;
+  /// Makes `checkpoint`, whose tensors nobody writes meanwhile, the sealed one. What is frozen and lies elsewhere than
+  /// on the disk is copied there, into the room for copies, unless a copy of the same bytes is there from before.
+  /// Returns the bytes of the tensors that lie on the disk then. Throws as Session::seal.
+  uint64_t seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf);
   /// Ends the seal.
   void unseal();
 
 private:
+  /// A tensor in the file: whole blocks at these offsets.
   struct Sealed {
-    SpillExtent range;
+    Shape shape;
+    ElementType element = ElementType::f32;
+    std::vector<SpillExtent> ranges;
     uint64_t hash = 0;
   };
+  /// A copy of a frozen tensor, whose ranges are its own.
+  struct Copy {
+    Sealed sealed;
+    /// The number that stood for the bytes; 0 if none did.
+    uint64_t number = 0;
+    bool isWhole = false;
+  };
+  using SealedTensors = std::map<std::string, Sealed>;
 
-  uint64_t hashNow(const Tensor &tensor, const SpillExtent &range, const Sealed *before, const HashOf &hashOf);
-  /// Where a tensor lies in the file that is sealed there.
-  SpillExtent rangeOf(const Tensor &tensor) const;
+  Sealed inPlace(const std::string &name, const Tensor &tensor, const HashOf &hashOf) const;
+  /// Returns the copy of a frozen parameter, or null if it has to be written into the checkpoint's file this time.
+  const Sealed *copyOf(const std::string &key, const DeferredTensor &tensor, uint64_t number,
+                       const std::function<void()> &checkSource);
+  std::vector<SpillExtent> takeCopyRoom(uint64_t bytes);
+  void write(const Tensor &tensor, std::vector<SpillExtent> to) const;
+  bool hasSealed(const std::vector<SpillExtent> &ranges) const;
+  Metadata describe(const SealedTensors &sealed) const;
+  void removeFilesBefore(const std::filesystem::path &replaced) const;
 
   DeviceRef device_;
   DiskTier *disk_;
   std::filesystem::path path_;
   /// The name of the spill file.
   std::string name_;
-  /// The tensors that are sealed now, by their name in the checkpoint.
-  std::map<std::string, Sealed> sealed_;
-  uint64_t sealedBytes_ = 0, fileBytes_ = 0;
+  /// The tensors that are sealed now, by their name in the checkpoint, and the bytes of those that are no copies.
+  SealedTensors sealed_;
+  uint64_t usedBytes_ = 0, fileBytes_ = 0;
+  /// Copies by session key, and the room that none has taken yet.
+  std::map<std::string, Copy, std::less<>> copies_;
+  std::vector<SpillExtent> copyRoom_;
+  /// The number of those of DiskTier::copyRoom that were put there.
+  size_t knownExtents_ = 0;
 };
 
 } // namespace segue::inline runtime

@@ -21,8 +21,10 @@ Checkpoint Session::checkpoint() const {
   s.requireValues();
   Checkpoint checkpoint;
   for (size_t slot = 0; slot < s.values.size(); ++slot)
-    checkpoint.parameters[s.table.infos()[slot].key] =
-        s.streamed->isInSlab(slot) ? s.streamed->dequantized(s.device, slot) : s.values[slot];
+    if (const std::string &key = s.table.infos()[slot].key; s.streamed->isInSlab(slot))
+      checkpoint.deferred[key] = s.streamed->dequantizing(s.device, slot);
+    else
+      checkpoint.parameters[key] = s.values[slot];
   checkpoint.state = s.optimizerState;
   checkpoint.step = s.step;
   checkpoint.seed = s.options.seed;
@@ -30,6 +32,10 @@ Checkpoint Session::checkpoint() const {
     checkpoint.precision = s.precision->saveState();
   if (s.options.lossScaling)
     checkpoint.lossScale = s.options.lossScaling->state();
+  checkpoint.checkSource = [files = s.streamed->files()] {
+    for (const auto &file : files)
+      file->checkUnchanged();
+  };
   return checkpoint;
 }
 
@@ -73,25 +79,38 @@ static const Tensor &requireIn(const TensorMap &tensors, const std::string &key,
 void Session::restore(const Checkpoint &checkpoint) {
   State &s = *state_;
   std::vector<Tensor> sources;
-  for (const ParameterInfo &info : s.table.infos())
-    sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
+  std::set<std::string_view> keys;
+  size_t deferred = 0;
+  for (size_t slot = 0; slot < s.table.size(); ++slot) {
+    const ParameterInfo &info = s.table.infos()[slot];
+    keys.insert(info.key);
+    auto given = checkpoint.deferred.find(info.key);
+    if (given == checkpoint.deferred.end()) {
+      sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
+      continue;
+    }
+    ++deferred;
+    Tensor source = given->second.read();
+    checkSame("checkpoint, parameter \"" + info.key + "\"", source, info.desc);
+    // What the slab has already is let go, so that one is there at a time.
+    bool stays = s.streamed->isInSlab(slot) && haveEqualBytes(source, s.streamed->dequantized(s.device, slot));
+    sources.push_back(stays ? Tensor() : std::move(source));
+  }
   for (const auto &[key, tensor] : s.optimizerState) {
     if (auto given = checkpoint.state.find(key); given != checkpoint.state.end())
       checkStateBits(key, given->second, tensor.desc());
     requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
   }
-  auto rejectOthers = [](const TensorMap &given, size_t known, auto &&has, const char *what) {
+  auto rejectOthers = [](const auto &given, size_t known, auto &&has, const char *what) {
     if (given.size() != known)
       for (const auto &[key, tensor] : given)
         if (!has(key))
           throw Error(ErrorCode::NameUnknown, std::string("the checkpoint has ") + what + " \"" + key +
                                                   "\", which the session lacks" + misfit(what));
   };
-  std::set<std::string_view> keys;
-  for (const ParameterInfo &info : s.table.infos())
-    keys.insert(info.key);
-  rejectOthers(
-      checkpoint.parameters, keys.size(), [&](const std::string &key) { return keys.contains(key); }, "parameter");
+  auto isParameter = [&](const std::string &key) { return keys.contains(key); };
+  rejectOthers(checkpoint.parameters, keys.size() - deferred, isParameter, "parameter");
+  rejectOthers(checkpoint.deferred, deferred, isParameter, "parameter");
   rejectOthers(
       checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
       "optimizer state");
@@ -130,23 +149,29 @@ std::string Session::load(const std::filesystem::path &path) {
 
 bool Session::canSeal() const { return canSealOn(*state_->device); }
 
+SealRoom sealRoomOf(const ParameterTable &table, const std::vector<Tensor> &values, const TensorMap &states) {
+  SealRoom room;
+  for (size_t slot = 0; slot < values.size(); ++slot)
+    if (const ParameterInfo &info = table.infos()[slot]; info.trained)
+      room.spareBytes += sealableBytes(values[slot]);
+    else if (values[slot] && !sealableBytes(values[slot]))
+      room.copyBytes += copyBytes(info.desc);
+  for (const auto &[key, tensor] : states)
+    room.spareBytes += sealableBytes(tensor);
+  return room;
+}
+
 uint64_t Session::sealRoom() const {
   const State &s = *state_;
   if (!canSeal())
     throw noDiskToSealOn(s.device->name());
-  uint64_t bytes = 0;
-  for (size_t slot = 0; slot < s.values.size(); ++slot)
-    if (s.table.infos()[slot].trained)
-      bytes += sealableBytes(s.values[slot]);
-  for (const auto &[key, tensor] : s.optimizerState)
-    bytes += sealableBytes(tensor);
-  return bytes;
+  return sealRoomOf(s.table, s.values, s.optimizerState).bytes();
 }
 
 void Session::sealAt(const std::filesystem::path &path) {
   State &s = *state_;
   auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
-  sealer->requireSpare(sealRoom());
+  sealer->takeRoom(sealRoomOf(s.table, s.values, s.optimizerState));
   s.sealer = std::move(sealer);
 }
 
@@ -159,7 +184,11 @@ Session::SealFigures Session::seal(std::string notes) {
   uint64_t before = s.sealer->writtenBytes();
   Checkpoint checkpoint = this->checkpoint();
   checkpoint.notes = std::move(notes);
-  figures.sealedBytes = s.sealer->seal(checkpoint, [&](const Tensor &home) {
+  CheckpointSealer::Frozen frozen;
+  for (size_t slot = 0; slot < s.values.size(); ++slot)
+    if (const ParameterInfo &info = s.table.infos()[slot]; !info.trained)
+      frozen[info.key] = s.streamed->backingNumber(slot);
+  figures.sealedBytes = s.sealer->seal(checkpoint, frozen, [&](const Tensor &home) {
     return s.residency ? s.residency->hashAtHome(home) : std::nullopt;
   });
   figures.writtenBytes = s.sealer->writtenBytes() - before;

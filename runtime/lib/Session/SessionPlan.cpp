@@ -117,12 +117,17 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
     here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
-    if (sealer && error.code() == ErrorCode::DeviceOom)
+    bool hasNoRoom = error.code() == ErrorCode::DeviceOom;
+    // Somebody else took of the device or of a disk since: the plan in force may still fit.
+    if ((hasNoRoom || error.code() == ErrorCode::BudgetInfeasible) && plannedFor == step) {
+      if (hasNoRoom && options.log)
+        options.log("step " + std::to_string(this->step + 1) +
+                    ": goes by the plan in force, as there is no room to make another: " + error.what());
+      return;
+    }
+    if (hasNoRoom && sealer)
       throw error.within(sealer->whatIsTaken());
-    // Somebody else took of the device since: the plan in force may still fit.
-    if (error.code() != ErrorCode::BudgetInfeasible || plannedFor != step)
-      throw;
-    return;
+    throw;
   }
   if (options.log && (measured || !plannedFor.empty()))
     options.log("step " + std::to_string(this->step + 1) +

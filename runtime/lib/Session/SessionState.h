@@ -260,12 +260,18 @@ std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModu
 /// A scalar for a hyper value, in the element type that the program declares.
 Tensor hyperTensor(const DeviceRef &device, const Value &value, double number);
 
+/// Returns true if two tensors of one shape and type have the same bytes, which are read where they lie.
+bool haveEqualBytes(const Tensor &a, const Tensor &b);
+
 /// Throws where `tensor` is null or not of the shape and type of `wanted`.
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted);
 
 /// Returns a new tensor under its own name in the books of memory.
 Tensor emptyNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
 Tensor zerosNamed(const DeviceRef &device, const TensorDesc &wanted, std::string name, std::string_view role);
+
+/// Returns the room that seals take of the disk of such values, by slot, and states.
+SealRoom sealRoomOf(const ParameterTable &table, const std::vector<Tensor> &values, const TensorMap &states);
 
 /// Blocks until memory of the caller is the caller's again.
 void giveBack(const Tensor &tensor);

@@ -82,6 +82,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
       else if (s.residency && comes != isAway(state))
         state = moved(state, comes ? s.stateHome(desc, key) : zerosNamed(s.device, desc, key, name(Role::State)));
     }
+  if (s.sealer) // what is trained from now on may be sealed, and is written over
+    s.sealer->takeRoom(sealRoomOf(table, values, states));
 
   s.modules = std::move(modules);
   s.ports.clear();

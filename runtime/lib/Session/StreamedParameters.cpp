@@ -185,7 +185,7 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
     std::string name = info.trained ? "" : nameIn(*slab, members);
     if (name.empty())
       continue;
-    backings_[slot] = {nullptr, name};
+    backings_[slot] = {nullptr, name, ++lastBacking_};
     if (!has(slot)) {                              // it is served once, and stays
       if (isQuantized(info.desc.layout.storage)) { // as stored, not quantised again
         values[slot] = Tensor::empty(device, info.desc);
@@ -223,17 +223,37 @@ const Tensor &StreamedParameters::dequantized(const DeviceRef &device, size_t sl
   if (auto found = dequantized_.find(slot); found != dequantized_.end())
     return found->second;
   dequantized_.clear();
+  return dequantized_[slot] = dequantizing(device, slot).read();
+}
+
+DeferredTensor StreamedParameters::dequantizing(const DeviceRef &device, size_t slot) const {
   const TensorDesc &desc = table_.infos()[slot].desc;
-  Tensor host = Tensor::onHost(device, desc.shape, desc.element);
-  if (device->hasBytes())
-    streamer_->slab()->copyDequantized(backings_.at(slot).name, desc.element,
-                                       {host.bytes(), size_t(host.desc().spanBytes())});
-  return dequantized_[slot] = std::move(host);
+  auto read = [device, slab = streamer_->slab(), name = backings_.at(slot).name, shape = desc.shape,
+               element = desc.element] {
+    Tensor host = Tensor::onHost(device, shape, element);
+    if (device->hasBytes())
+      slab->copyDequantized(name, element, {host.bytes(), size_t(host.desc().spanBytes())});
+    return host;
+  };
+  return {desc.shape, desc.element, std::move(read)};
+}
+
+uint64_t StreamedParameters::backingNumber(size_t slot) const {
+  auto backing = backings_.find(slot);
+  return backing == backings_.end() ? 0 : backing->second.number;
+}
+
+std::set<std::shared_ptr<const SafetensorsFile>> StreamedParameters::files() const {
+  std::set<std::shared_ptr<const SafetensorsFile>> files;
+  for (const auto &[slot, backing] : backings_)
+    if (backing.file)
+      files.insert(backing.file);
+  return files;
 }
 
 void StreamedParameters::setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name) {
   giveHomeBack(slot);
-  backings_[slot] = {std::move(file), std::move(name)};
+  backings_[slot] = {std::move(file), std::move(name), ++lastBacking_};
   isStale_ = true;
 }
 
@@ -302,10 +322,8 @@ bool StreamedParameters::isOnDevice(const Tensor &home) const {
 void StreamedParameters::checkFiles() const {
   if (streamer_ && streamer_->isStarted())
     return streamer_->checkFiles();
-  std::set<const SafetensorsFile *> checked;
-  for (const auto &[slot, backing] : backings_)
-    if (backing.file && checked.insert(backing.file.get()).second)
-      backing.file->checkUnchanged();
+  for (const auto &file : files())
+    file->checkUnchanged();
 }
 
 void StreamedParameters::wait() {

@@ -75,9 +75,16 @@ public:
   /// Returns true for a parameter of the slab that comes by no block, and was served when the
   /// session was made.
   bool wasServed(size_t slot) const { return served_.contains(slot); }
+  /// Returns its value, dequantised, which is made on the host each time that it is read. It keeps the slab.
+  DeferredTensor dequantizing(const DeviceRef &device, size_t slot) const;
   /// Returns its value on the host, dequantised; kept until the next call for another.
   const Tensor &dequantized(const DeviceRef &device, size_t slot);
   bool isBacked(size_t slot) const { return backings_.contains(slot); }
+  /// Returns a number that stands for the bytes that such a parameter has in a file or in the slab, and for no others
+  /// that it had before; 0 for a parameter that lives elsewhere.
+  uint64_t backingNumber(size_t slot) const;
+  /// Returns the files in which parameters live.
+  std::set<std::shared_ptr<const SafetensorsFile>> files() const;
   /// Notes that it has another tensor for its value from now on, in memory of the host.
   void replaced(size_t slot);
   /// Notes that all of them may have another tensor.
@@ -119,12 +126,14 @@ private:
     /// The file; null if it lives in the slab.
     std::shared_ptr<const SafetensorsFile> file;
     std::string name;
+    uint64_t number = 0;
   };
   std::map<size_t, Tensor> dequantized_;
   std::set<size_t> served_;
   /// The slots whose page-locked memory is reserved.
   std::set<size_t> homes_;
   std::map<size_t, Backing> backings_;
+  uint64_t lastBacking_ = 0;
   /// True if the streamer knows other sources.
   bool isStale_ = false;
 };

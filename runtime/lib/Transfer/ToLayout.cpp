@@ -13,6 +13,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
+#include <algorithm>
 
 namespace segue::inline runtime {
 
@@ -63,6 +64,26 @@ Tensor toHost(const Tensor &tensor) {
   Tensor host = toLayout(tensor.device(), tensor, TensorDesc(tensor.shape(), tensor.element(), wanted));
   wait(host);
   return host;
+}
+
+void forEachPiece(const Tensor &tensor, const std::function<void(std::span<const std::byte> bytes)> &take) {
+  constexpr uint64_t pieceBytes = 1 << 20;
+  const TensorDesc &desc = tensor.desc();
+  uint64_t width = byteSize(desc.element), count = tensor.elementCount();
+  auto takeAll = [&](const Tensor &dense) { take({dense.bytes(), size_t(dense.elementCount() * width)}); };
+  Space space = desc.layout.space;
+  bool isInReach = space == Space::Host || space == Space::HostPinned || tensor.device()->hasUnifiedMemory();
+  bool isFlat = desc.isDense() && !isQuantized(desc.layout.storage) && desc.layout.tile.empty();
+  if (isInReach || !isFlat || count * width <= pieceBytes)
+    return takeAll(toHost(tensor));
+  for (uint64_t begin = 0; begin < count; begin += pieceBytes / width) {
+    int64_t size = int64_t(std::min(pieceBytes / width, count - begin));
+    auto piece = std::make_shared<TensorDesc>(Shape{size}, desc.element);
+    piece->layout.space = space;
+    piece->layout.offset = desc.layout.offset + begin * width;
+    piece->layout.alignment = std::min<uint32_t>(desc.layout.alignment, defaultAlignment);
+    takeAll(toHost(Tensor::in(tensor.storage(), std::move(piece))));
+  }
 }
 
 void setRetain(const Tensor &tensor, bool retain) { tensor.storage()->setRetained(retain); }

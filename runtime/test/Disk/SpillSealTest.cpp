@@ -69,11 +69,11 @@ TEST_P(SpillSealTest, StaysWhenItIsWrittenOver) {
   EXPECT_EQ(file->path(), folder.path / "segue-test.sealed");
   std::vector<SpillExtent> where = file->extentsOf(mebibyte, first.size());
   EXPECT_EQ(where, (std::vector<SpillExtent>{{mebibyte, first.size()}}));
-  EXPECT_TRUE(file->isSealed(mebibyte, first.size()));
+  EXPECT_EQ(file->sealedBytes(mebibyte, first.size()), first.size());
   uint64_t before = file->writeTraffic().bytes;
   file->write(mebibyte, second.data(), second.size());
   EXPECT_EQ(file->writeTraffic().bytes, before + second.size()) << "nothing is copied";
-  EXPECT_FALSE(file->isSealed(mebibyte, SpillFile::block));
+  EXPECT_EQ(file->sealedBytes(mebibyte, SpillFile::block), 0u);
   EXPECT_EQ(read(mebibyte, second.size()), textOf(second));
   EXPECT_EQ(std::memcmp(file->data() + mebibyte, second.data(), second.size()), 0) << "the mapping shows it, too";
   EXPECT_EQ(bytesAt(file->path(), where), textOf(first));
@@ -125,7 +125,7 @@ TEST_P(SpillSealTest, StoresThroughTheMapping) {
   file->data()[5] = ~first.data()[5];
   EXPECT_EQ(bytesAt(file->path(), where), textOf(first));
   EXPECT_EQ(std::byte(read(5, 1)[0]), ~first.data()[5]);
-  EXPECT_TRUE(file->isSealed(3 * SpillFile::block, SpillFile::block));
+  EXPECT_EQ(file->sealedBytes(3 * SpillFile::block, SpillFile::block), SpillFile::block);
 }
 
 TEST_P(SpillSealTest, WithoutSpareBlocksItIsNotWrittenOver) {
@@ -173,7 +173,7 @@ TEST_P(SpillSealTest, NameAndLock) {
   file->keep("segue-test.sealed");
   file->seal({{0, 4096}});
   file->unseal();
-  EXPECT_FALSE(file->isSealed(0, 4096));
+  EXPECT_EQ(file->sealedBytes(0, 4096), 0u);
   file.reset();
   EXPECT_EQ(folder.fileCount(), 1u);
 }

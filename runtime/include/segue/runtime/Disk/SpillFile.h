@@ -181,8 +181,8 @@ public:
   /// Seals these ranges, which are disjoint and of whole blocks, in the place of what was sealed before. Throws nothing
   /// but bad_alloc.
   void seal(const std::vector<SpillExtent> &ranges);
-  /// Returns true if all of a range is sealed, and nobody has written there since.
-  bool isSealed(uint64_t offset, uint64_t bytes) const;
+  /// Returns the bytes of a range, of whole blocks, that are sealed and to which nobody has written since.
+  uint64_t sealedBytes(uint64_t offset, uint64_t bytes) const;
   /// Ends the seal, so that the file goes with its process or object.
   void unseal();
   /// Must be called before stores through the mapping where something may be sealed: copies those sealed blocks of the

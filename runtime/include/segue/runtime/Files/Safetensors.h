@@ -25,6 +25,7 @@
 
 #include "segue/runtime/Program/Module.h"
 #include <filesystem>
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -91,8 +92,21 @@ private:
 /// Returns all tensors of a file; throws what open and tensor throw.
 TensorMap loadSafetensors(const DeviceRef &device, const std::filesystem::path &path);
 
+/// A tensor that takes no memory until somebody reads it. `read` makes it, and may be called again.
+struct DeferredTensor {
+  Shape shape;
+  ElementType element = ElementType::f32;
+  std::function<Tensor()> read;
+};
+using DeferredTensors = std::map<std::string, DeferredTensor, std::less<>>;
+/// Returns a tensor that is there already as one that is read when its turn comes.
+DeferredTensor deferred(const Tensor &tensor);
+
 /// Writes the tensors, dense, through an OutputFile: a reader of `path` sees the old file
-/// or the new one, whole. Throws IoFailed.
+/// or the new one, whole. Of what lies elsewhere than in the host's memory a piece is there at a time (forEachPiece), of
+/// what is not made yet one tensor. Throws IoFailed, Unsupported for a tensor of a device that holds no bytes, and what
+/// `read` throws.
+void saveDeferred(const std::filesystem::path &path, const DeferredTensors &tensors, const Metadata &metadata = {});
 void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors, const Metadata &metadata = {});
 
 } // namespace segue::inline runtime

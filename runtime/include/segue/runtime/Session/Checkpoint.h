@@ -40,6 +40,9 @@ struct Checkpoint {
   std::string lossScale = {};
   /// What whoever trains keeps with it, as where it is in its data; text, not read by the runtime.
   std::string notes = {};
+  /// More of the trained and frozen values, by session key, which take no memory until they are read: those that a
+  /// session has in its slab, dequantised. What reads one throws what SlabSource::copyDequantized throws.
+  DeferredTensors deferred = {};
   /// Throws SourceChanged if a file that the tensors lie in was changed since it
   /// was opened; empty: they lie in memory. Session::restore asks it when it has
   /// copied them.
@@ -47,7 +50,7 @@ struct Checkpoint {
 };
 
 /// Writes atomically and durably; see OutputFile. Reads each tensor twice, for its
-/// hash and for its bytes. Throws IoFailed.
+/// hash and for its bytes, with no more of them in the host's memory than saveDeferred has. Throws IoFailed.
 void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint);
 
 /// Reads a checkpoint; its tensors are read-only views of the mapped file. All of

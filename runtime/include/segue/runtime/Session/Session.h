@@ -194,8 +194,9 @@ public:
   /// and as they are, those of parameters that are frozen now too; a state that is new is 0. `stepLags`: for parameters of rate
   /// group n, whose optimizer was compiled with `own-steps`, how many steps of the session they did not take part in.
   /// Programs for other extents (addSizes) are dropped, and waiting gradients; a step is planned anew. Throws, with
-  /// nothing changed, what the constructor throws, InvalidArgument if a name or parameter differs, and Unsupported with
-  /// a ring of weights or Selective Precision, whose blocks have one set of trained parameters.
+  /// nothing changed, what the constructor throws, InvalidArgument if a name or parameter differs, DeviceOom where the
+  /// disk has no room to seal what is trained from here on, and Unsupported with a ring of weights or Selective
+  /// Precision, whose blocks have one set of trained parameters.
   void setTrained(std::vector<SessionModule> modules, std::vector<int64_t> stepLags);
   /// The scale of the next step's loss; nothing without loss scaling.
   const std::optional<LossScaling> &lossScaling() const;
@@ -304,7 +305,8 @@ public:
   /// Returns the optimizer state, "m.<key>" and so on; the tensors are not copies.
   const TensorMap &state() const;
 
-  /// Returns parameters, states, step and seed; tensors are not copied.
+  /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among
+  /// Checkpoint::deferred.
   Checkpoint checkpoint() const;
   /// Restores all of a checkpoint by copying; steps after it give the same losses to the
   /// bit. Drops waiting gradients. Throws MissingWeight, NameUnknown, LayoutMismatch,
@@ -321,7 +323,8 @@ public:
   /// Returns true on a device with a disk below its memory, and in virtual time on the twin of one.
   bool canSeal() const;
   /// Returns the bytes of the disk that sealed checkpoints take beside what lies there: as much again as the trained
-  /// parameters and states there take. What has no memory yet does not count. Throws Unsupported without a disk.
+  /// parameters and states there take, and a copy of frozen ones that lie elsewhere, in a slab, a file or memory. What
+  /// has no memory yet does not count. Throws Unsupported without a disk.
   uint64_t sealRoom() const;
   /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes sealRoom() of the disk. Called before the
   /// first step, whose plan then goes by what is left. Throws Unsupported without a disk, InvalidArgument where the
@@ -335,10 +338,12 @@ public:
     double seconds = 0;
   };
   /// Makes the last finished step the sealed checkpoint at the path: writes what is newer in memory, and the file
-  /// there. The one before is valid until this one is, whatever ends the process, and if this throws. Then spill
-  /// files of earlier runs that only the one before named are removed. Throws InvalidArgument without sealAt,
-  /// IoFailed, DeviceOom, TransferFailed, StateTorn, MissingWeight; Unsupported on a file system where no file
-  /// without a name can get one. `notes` are kept with it.
+  /// there. Frozen parameters that do not lie on the disk are copied there by the first seal, and by a later one if
+  /// they were replaced since: neither a slab nor a file of weights is needed to resume. The one before is valid until
+  /// this one is, whatever ends the process, and if this throws. Then spill files of earlier runs that only the one
+  /// before named are removed. Throws InvalidArgument without sealAt, IoFailed, DeviceOom, TransferFailed, StateTorn,
+  /// MissingWeight, SourceChanged; Unsupported on a file system where no file without a name can get one. `notes` are
+  /// kept with it.
   SealFigures seal(std::string notes = {});
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of

@@ -16,6 +16,8 @@
 
 #include "segue/runtime/Tensor/Tensor.h"
 #include "segue/runtime/Transfer/CopyPlan.h"
+#include <functional>
+#include <span>
 
 namespace segue::inline runtime {
 
@@ -35,6 +37,11 @@ Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc 
 /// memory. Blocks until they are there, so that the host may read them at
 /// once. Throws the error of a copy or program that should have written them.
 Tensor toHost(const Tensor &tensor);
+
+/// Calls `take` with the values of a tensor in their logical element type, dense and in order: with all of them at once
+/// where the host can read them, and otherwise, where they lie dense, with a mebibyte at a time, so that no more of the
+/// tensor is in the host's memory. Blocks. Throws as toHost does, and what `take` throws.
+void forEachPiece(const Tensor &tensor, const std::function<void(std::span<const std::byte> bytes)> &take);
 
 /// Blocks until the tensor is written. Throws the error of what should have
 /// written it, or UseAfterFree.
