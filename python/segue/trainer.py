@@ -167,8 +167,6 @@ class Trainer(Checkpoints):
         if loss_scale is None and any(module.precision == "f16-mixed" for module in named.values()):
             loss_scale = LossScale()
         optimizer.check_patterns(dict.fromkeys(name for module in named.values() for name in _trained_names(module)))
-        if seal is not None and spill_dir is None:
-            raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         for output in (trace, report, seal):
             if output is not None:
                 _runtime.check_output(os.fspath(output))  # not after the last step
@@ -205,6 +203,8 @@ class Trainer(Checkpoints):
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
             aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given())
+        if seal is not None and not self._session.can_seal:
+            raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         self._hooks: list[GradientHook] = []
         self._frozen = self._captured = Frozen.of(self._session.parameters)
         self._counts = self._frozen.counts(optimizer, [])

@@ -568,6 +568,7 @@ static void bindSession(nb::module_ &m) {
           "model"_a)
       .def("save", &Session::save, "path"_a, "notes"_a = "", ReleaseGil())
       .def("load", &Session::load, "path"_a, ReleaseGil())
+      .def_prop_ro("can_seal", &Session::canSeal)
       .def("seal_at", &Session::sealAt, "path"_a, ReleaseGil())
       .def(
           "seal",

@@ -23,6 +23,7 @@ HashOfPieces::HashOfPieces(uint64_t seed) : state_(std::make_unique<State>()) {
   XXH3_64bits_reset_withSeed(&state_->state, seed);
 }
 
+HashOfPieces::HashOfPieces(HashOfPieces &&) noexcept = default;
 HashOfPieces::~HashOfPieces() = default;
 
 void HashOfPieces::add(const void *data, size_t bytes) { XXH3_64bits_update(&state_->state, data, bytes); }

@@ -26,6 +26,7 @@ uint64_t hashOf(const void *data, size_t bytes, uint64_t seed = 0);
 class HashOfPieces {
 public:
   explicit HashOfPieces(uint64_t seed = 0);
+  HashOfPieces(HashOfPieces &&) noexcept;
   ~HashOfPieces();
   void add(const void *data, size_t bytes);
   /// Returns the hash of all pieces so far, one behind the other.

@@ -136,7 +136,7 @@ def test_the_room_for_seals_is_known_before_a_run(folder):
     assert "disk" not in trainer.memory("64MiB", seal=False).plan.tiers
     small = trainer.memory("600KiB", device=f"cpu:dram=4MiB,disk={folder / 'spill'}?capacity={homes + tier['seal_bytes'] - 4096}")
     assert not small.fits and f"{tier['seal_bytes']} bytes of them for sealed checkpoints, and there are" in small.why
-    with pytest.raises(segue.UnsupportedError, match="no disk right below its memory"):
+    with pytest.raises(segue.UnsupportedError, match="no disk below its memory"):
         trainer.memory("600KiB", device="sim:dram=4MiB,link=2GB/s")
     del trainer
     gc.collect()
@@ -182,6 +182,40 @@ def test_what_is_frozen_elsewhere_is_sealed_once(folder):
     resumed = make()
     resumed.resume(folder / "run.seal")
     assert resumed.fit([batch] * 2) == losses[3:]
+
+
+def test_a_disk_below_a_host_is_sealed_too(folder):
+    """What lies on the disk stays there, what the host or the device holds is written; the forecast knows the room, and another trainer goes on."""
+    free, batch = trainer_of()
+    losses = free.fit([batch] * 5)
+    tiers = lambda capacity: {"memory": {"tiers": {"device_dram_mb": 1.3, "host_mb": 0.5, "disk": str(folder / "spill"), "disk_mb": capacity / MIB}}}  # noqa: E731
+    options = dict(device="sim:link=16GB/s,latency=0s,threads=1", seal=folder / "run.seal")
+    trainer, _ = trainer_of(**options, config=tiers(16 * MIB))
+    tier = trainer.memory().plan.tiers["disk"]
+    assert trainer.fit([batch] * 2) == losses[:2]
+    figures = trainer.seal()
+    trained = 3 * 4 * sum(p.numel() for p in trainer.modules["0"].parameters())
+    assert 0 < figures["sealed_bytes"] == tier["seal_bytes"] < trained < figures["sealed_bytes"] + figures["file_bytes"]
+    assert trainer.held()["host_pinned"] and trainer.seal()["written_bytes"] == 0
+    assert trainer.fit([batch]) == losses[2:3]
+    trainer.resume(folder / "run.seal")
+    assert trainer.fit([batch]) == losses[2:3]
+    trainer.seal()
+    homes = sum(trainer.held()["disk"].values())
+    del trainer
+    gc.collect()
+    for again, _ in (trainer_of(), trainer_of(**options, config=tiers(16 * MIB))):
+        again.resume(folder / "run.seal")
+        assert again.fit([batch] * 2) == losses[3:]
+        del again
+        gc.collect()
+    # A trainer begins with what weights, states and seals take together, and not with a block less.
+    trainer_of(**options, config=tiers(homes + tier["seal_bytes"]))
+    gc.collect()
+    with pytest.raises(segue.OutOfMemoryError, match="both of which segue-run fit --seal counts"):
+        trainer_of(**options, config=tiers(homes + tier["seal_bytes"] - 4096))
+    with pytest.raises(segue.InvalidArgumentError, match="give budget and spill_dir, too"):
+        trainer_of(seal=folder / "run.seal", device="sim:dram=16MiB")
 
 
 def test_what_is_trained_since_can_be_sealed(folder):

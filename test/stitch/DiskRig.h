@@ -89,7 +89,10 @@ struct FailingDisk {
   std::atomic<int> cause{EIO};
 };
 
-inline Binary newModel() { return DeepModel{.layers = 4, .rows = 256, .width = 64}.compiled(); }
+inline constexpr int64_t usualLayers = 4;
+inline Binary newModel(int64_t layers = usualLayers) {
+  return DeepModel{.layers = layers, .rows = 256, .width = 64}.compiled();
+}
 /// Keeps the devices that it has run on open.
 inline const Binary &model() {
   static const Binary binary = newModel();
@@ -98,9 +101,9 @@ inline const Binary &model() {
 
 /// A cpu with a disk; with `sim`, options of that device, one that has memory of the host between its own and the disk.
 inline DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const SpillSeam *seam = nullptr,
-                          const std::string &sim = "") {
-  std::string options =
-      "threads=1,dram=" + std::to_string(dramBytes) + ",disk=.?capacity=" + capacity + "&read=1GB/s&write=1GB/s";
+                          const std::string &sim = "", const std::filesystem::path &folder = ".") {
+  std::string options = "threads=1,dram=" + std::to_string(dramBytes) + ",disk=" + folder.string() +
+                        "?capacity=" + capacity + "&read=1GB/s&write=1GB/s";
   if (sim.empty())
     return openDiskDevice(DeviceOptions("cpu", options), seam);
   return openSimDevice(DeviceOptions("sim", sim + "," + options), seam);
@@ -149,31 +152,36 @@ inline bool sameBits(const std::vector<float> &a, const std::vector<float> &b) {
 }
 
 /// The smallest budget, as the refusal of a smaller one names it.
-inline uint64_t smallestBudget(const std::string &sim = "") {
+inline uint64_t smallestBudget(const std::string &sim = "", int64_t layers = usualLayers) {
+  static std::map<std::pair<std::string, int64_t>, uint64_t> known;
+  uint64_t &bytes = known[{sim, layers}];
+  if (bytes)
+    return bytes;
   try {
     DeviceRef device = deviceOf(100000, "16MiB", nullptr, sim);
-    Session session = makeSession(device);
+    Session session = makeSession(device, newModel(layers));
     lossOfStep(session, 0);
   } catch (const Error &error) {
     EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
     std::string text = error.what(), before = "the smallest budget is ";
-    return std::stoull(text.substr(text.find(before) + before.size()));
+    bytes = std::stoull(text.substr(text.find(before) + before.size()));
   }
-  return 0;
+  return bytes;
 }
 
 /// The bits of a run in memory, on a device without a disk.
-inline const std::vector<float> &expected() {
-  static const std::vector<float> bits = [] {
-    DeviceRef device = Device::open("sim:dram=64MiB,threads=1,latency=0s");
-    SessionOptions options;
-    options.maxGradNorm = 0.01;
-    Session session(device, {{"deep", model()}}, std::move(options));
-    for (const ParameterInfo &info : session.parameters())
-      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
-    return train(session);
-  }();
-  return bits;
+inline const std::vector<float> &expected(int64_t layers = usualLayers) {
+  static std::map<int64_t, std::vector<float>> known;
+  std::vector<float> &bits = known[layers];
+  if (!bits.empty())
+    return bits;
+  DeviceRef device = Device::open("sim:dram=64MiB,threads=1,latency=0s");
+  SessionOptions options;
+  options.maxGradNorm = 0.01;
+  Session session(device, {{"deep", newModel(layers)}}, std::move(options));
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  return bits = train(session);
 }
 
 } // namespace segue::test

@@ -28,11 +28,7 @@ protected:
   DeviceRef open(uint64_t dramBytes, const std::string &capacity = "16MiB", const SpillSeam *seam = nullptr) {
     return deviceOf(dramBytes, capacity, seam, GetParam());
   }
-  uint64_t leastBudget() {
-    static std::map<std::string, uint64_t> known;
-    uint64_t &bytes = known[GetParam()];
-    return bytes = bytes ? bytes : smallestBudget(GetParam());
-  }
+  uint64_t leastBudget() { return smallestBudget(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(Devices, DiskSession, testing::Values("", simWithHost),
                          [](const auto &info) { return info.param.empty() ? "cpu" : "sim"; });

@@ -552,8 +552,6 @@ std::optional<uint64_t> Residency::hashAtHome(const Tensor &home) {
   Item *item = findHome(home);
   if (!item || item->isStale(Tier::Host) || !item->checksum_ || !item->checksum_->isSet())
     return std::nullopt;
-  if (home.desc().layout.space == Space::Disk && device_->diskLink())
-    return std::nullopt; // the hash of its chunks, one after the other
   // Else these are other bytes than those at home.
   const Layout &there = item->onDevice->layout, &here = home.desc().layout;
   bool isSame = there.storage == here.storage && there.tile == here.tile && there.strides == here.strides;

@@ -94,12 +94,12 @@ void removeSealedFile(const std::filesystem::path &file, const std::filesystem::
 // Sealing
 //===----------------------------------------------------------------------===//
 
-bool canSealOn(const Device &device) { return device.hasSpace(Space::Disk) && !device.diskLink(); }
+bool canSealOn(const Device &device) { return device.hasSpace(Space::Disk); }
 
 Error noDiskToSealOn(std::string_view spec) {
   return Error(ErrorCode::Unsupported, "device \"" + std::string(spec) +
-                                           "\" has no disk right below its memory, on which checkpoints could be "
-                                           "sealed; save them whole, or seal on cpu:dram=...,disk=FOLDER");
+                                           "\" has no disk below its memory, on which checkpoints could be sealed; "
+                                           "save them whole, or seal on cpu:dram=...,disk=FOLDER");
 }
 
 static uint64_t wholeBlocks(uint64_t bytes) {

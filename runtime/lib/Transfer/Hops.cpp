@@ -225,8 +225,8 @@ struct TransferEngine::Impl::Chain {
   Staging staging; // addresses alone
   /// The tries of the step over the link, and of those to a disk below the host.
   std::optional<Tries> tries, diskTries;
-  /// Of the chunks that passed the host so far.
-  uint64_t hash = 0;
+  /// The hash of the chunks that passed the host so far, made with the first of them.
+  std::optional<HashOfPieces> hash = {};
 
   std::string what() const { return whatFor(consumer, *plan); }
 
@@ -356,11 +356,15 @@ TransferEngine::Impl::Edges TransferEngine::Impl::passHost(const std::shared_ptr
         TransferChecksum &checksum = *chain->checksum;
         if (down && !checksum.isSet())
           return;
-        chain->hash = hashOf(between, bytes, chain->hash);
-        if (isLast && !down)
-          checksum.set(chain->hash);
-        else if (isLast && chain->hash != checksum.value())
-          throw otherBytes(chain->hash, checksum);
+        if (!chain->hash)
+          chain->hash.emplace();
+        chain->hash->add(between, bytes);
+        if (!isLast)
+          return;
+        if (!down)
+          checksum.set(chain->hash->value());
+        else if (uint64_t found = chain->hash->value(); found != checksum.value())
+          throw otherBytes(found, checksum);
       };
     Fence first = source;
     first.join(buffer.used);

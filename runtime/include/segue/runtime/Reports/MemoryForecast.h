@@ -76,7 +76,7 @@ public:
                  size_t microBatches = 1);
 
   /// Counts, in answers and tiers from here on, what sealed checkpoints take of the disk (Session::sealRoom). Throws
-  /// Unsupported for a device that has none right below its memory.
+  /// Unsupported for a device that has none.
   void countSeals();
 
   const StepTwin &twin() const { return twin_; }

@@ -320,7 +320,7 @@ public:
   // Sealed checkpoints
   //===--------------------------------------------------------------------===//
 
-  /// Returns true on a device with a disk below its memory, and in virtual time on the twin of one.
+  /// Returns true on a device with a disk below its memory or its host's, and in virtual time on the twin of one.
   bool canSeal() const;
   /// Returns the bytes of the disk that sealed checkpoints take beside what lies there: as much again as the trained
   /// parameters and states there take, and a copy of frozen ones that lie elsewhere, in a slab, a file or memory. What
