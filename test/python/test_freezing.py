@@ -194,6 +194,32 @@ def test_a_budget_with_a_disk_changes_no_bit(wide_net, tmp_path):
     assert all(torch.equal(now[name], want[name]) for now, want in zip(found[1:3], free[1:3]) for name in want)
 
 
+@pytest.mark.parametrize("budget", ["1300KiB", "1500KiB", "1700KiB"])
+def test_what_was_captured_frozen_is_trained_within_a_budget(tmp_path, capfd, budget):
+    """Its memory is planned for what it is now: under the name that it had while frozen, no room was kept for it."""
+
+    class Loss(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64))
+            self.model[2].requires_grad_(False)
+
+        def forward(self, x, y):
+            return F.mse_loss(self.model(x), y)
+
+    def losses(**options):
+        torch.manual_seed(0)
+        batch = {"x": torch.randn(32, 64), "y": torch.randn(32, 64)}
+        trainer = segue.Trainer(segue.compile(Loss(), tuple(batch.values())), optimizer=segue.AdamW(lr=1e-2), **options)
+        found = [trainer.step(**batch) for _ in range(2)]
+        trainer.unfreeze("model.2.*")
+        return found + [trainer.step(**batch) for _ in range(3)]
+
+    assert losses(budget=budget, spill_dir=tmp_path) == losses()
+    assert "departed" not in capfd.readouterr().err
+
+
 def test_an_evaluation_while_something_is_frozen():
     """Its programs, without dropout, were captured before anything was frozen."""
 

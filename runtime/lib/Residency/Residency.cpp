@@ -70,6 +70,11 @@ Item &Residency::adopt(const Tensor &home, std::string name, OwnerId owner,
   return item;
 }
 
+void Residency::forgetOwners() {
+  for (auto &[storage, item] : byHome_)
+    item->owner = 0;
+}
+
 Item &Residency::add(ItemSource &source, std::string name) {
   Item::Id id = nextId_++;
   Item &item = items_.try_emplace(id, id, std::move(name), ItemLifetime::Session).first->second;

@@ -105,6 +105,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   if (!s.services)
     return;
   s.services->beginAgain();
+  if (s.residency)
+    s.residency->forgetOwners();
   if (s.services->statesLeave() == StatesLeave::Always)
     s.holdGradients();
 }

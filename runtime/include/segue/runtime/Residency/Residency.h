@@ -79,6 +79,9 @@ public:
   bool isHome(const Tensor &tensor) const;
   /// Returns the item whose home is `home`; makes one where there is none, with its truth there.
   Item &adopt(const Tensor &home, std::string name, OwnerId owner, std::shared_ptr<const TensorDesc> onDevice);
+  /// Whoever asks next for an item that has a home says anew under which name and role the books have it: the programs have
+  /// changed, and with them what a parameter is to them. A plan knows blocks by these.
+  void forgetOwners();
   /// Makes an item of the session whose home is `source`, which must outlive it.
   Item &add(ItemSource &source, std::string name);
   /// Makes an item whose truth is `value`, on the device.
