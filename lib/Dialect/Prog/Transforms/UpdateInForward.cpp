@@ -11,10 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "mlir/IR/BuiltinOps.h"
-#include "mlir/IR/IRMapping.h"
+#include "CommandCopier.h"
 #include "mlir/IR/SymbolTable.h"
-#include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/Transforms/Passes.h"
 #include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/StringSet.h"
@@ -28,15 +26,6 @@ using namespace mlir;
 using namespace segue::prog;
 using segue::Role;
 using segue::SegueDialect;
-
-/// Returns what a buffer looks into: an argument of the program, an alloc or a constant.
-static Value rootOf(Value buffer) {
-  while (auto view = buffer.getDefiningOp<ViewOp>())
-    buffer = view.getSource();
-  return buffer;
-}
-
-static bool isCommand(Operation *op) { return !isa<ProgramOp, PhaseOp, BlockOp, ViewOp, AllocOp, ConstantOp>(op); }
 
 namespace {
 /// Commands of @optimizer that stay together: all that update a parameter, and those of
@@ -133,18 +122,16 @@ public:
     builder.setInsertionPointAfter(forward);
     program = cast<ProgramOp>(builder.clone(*forward));
     program.setSymName(SegueDialect::kForwardUpdating);
+    commands.emplace(optimizer, program);
   }
 
   void write() {
     joinSignatures();
-    for (Operation &op : optimizer.getBlock())
-      if (isa<AllocOp, ConstantOp>(op))
-        OpBuilder::atBlockBegin(&program.getBlock()).clone(op, map);
     Updates updates(optimizer);
     llvm::DenseMap<Value, Operation *> firstReader = firstReaders();
     OpBuilder begin(frontOf(phase().getBlock()));
     for (Operation *command : updates.shared)
-      copy(begin, command);
+      commands->copy(begin, command);
     for (const Update &update : updates.updates) {
       auto [before, block] = placeOf(update, firstReader);
       OpBuilder builder(before);
@@ -153,7 +140,7 @@ public:
         builder.setInsertionPointToStart(&own.getBody().emplaceBlock());
       }
       for (Operation *command : update.commands)
-        copy(builder, command);
+        commands->copy(builder, command);
     }
   }
 
@@ -185,12 +172,12 @@ private:
         body.insertArgument(inputs.size(), in.getType(), in.getLoc());
         inputs.push_back(value.getRole() == Role::Hyper ? renamed(value) : value);
       }
-      map.map(optimizer.getInputBuffer(i), body.getArgument(indices.back()));
+      commands->put(body.getArgument(indices.back()), optimizer.getInputBuffer(i));
     }
     for (unsigned i = 0; i < optimizer.getNumOutputs(); ++i) {
       outputs.push_back(optimizer.getOutput(i));
       BlockArgument out = optimizer.getOutputBuffer(i);
-      map.map(out, body.addArgument(out.getType(), out.getLoc()));
+      commands->put(body.addArgument(out.getType(), out.getLoc()), out);
     }
     SmallVector<Attribute> aliases;
     if (auto own = program.getAliases())
@@ -259,26 +246,8 @@ private:
                                                     : outerA->getParentOp()->isBeforeInBlock(outerB->getParentOp());
   }
 
-  /// Copies a command with the views that it reads.
-  void copy(OpBuilder &builder, Operation *command) {
-    SmallVector<Value> views;
-    for (Value operand : command->getOperands())
-      copyView(builder, operand, views);
-    builder.clone(*command, map);
-    for (Value view : views) // another command may stand in another block
-      map.erase(view);
-  }
-  void copyView(OpBuilder &builder, Value buffer, SmallVector<Value> &views) {
-    auto view = buffer.getDefiningOp<ViewOp>();
-    if (!view || map.contains(buffer))
-      return;
-    copyView(builder, view.getSource(), views);
-    builder.clone(*view, map);
-    views.push_back(buffer);
-  }
-
   ProgramOp optimizer, program;
-  IRMapping map;
+  std::optional<CommandCopier> commands;
   llvm::DenseMap<Block *, Operation *> fronts;
 };
 

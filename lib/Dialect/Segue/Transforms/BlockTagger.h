@@ -13,14 +13,16 @@
 
 namespace segue {
 
-/// Listens to a builder and gives every new op the block that it belongs to.
+/// Listens to a builder and gives every new op the block that it belongs to, and the parameter that it is about.
 struct BlockTagger : mlir::OpBuilder::Listener {
   void notifyOperationInserted(mlir::Operation *op, mlir::OpBuilder::InsertPoint) override {
     if (block)
       op->setAttr(SegueDialect::kBlockAttr, block);
+    if (update)
+      op->setAttr(SegueDialect::kUpdateAttr, update);
   }
-  /// Null: none.
-  mlir::Attribute block;
+  /// Null: none. With `update`, ops share kernels with those of that parameter alone.
+  mlir::Attribute block, update;
 };
 
 } // namespace segue
