@@ -60,7 +60,7 @@ class Last(nn.Module):
 
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
-    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + f" {args.updates.replace('-', ' ')}" * (args.updates != "after-backward")
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward
 
 
 def bits_of(losses, trainer):
@@ -114,8 +114,8 @@ def main():
     parser.add_argument("--mode", choices=["free", "planned", "watermark", "watermark-streamed", "streamed", "disk"], default="free")
     parser.add_argument("--cap", type=float, default=100.0, help="percent of the unconstrained peak of device memory")
     parser.add_argument("--spill-dir", help="for --mode disk: a folder on a disk")
-    parser.add_argument("--updates", choices=["after-backward", "in-backward", "in-forward", "auto"], default="after-backward",
-                        help="where parameters are updated; caps stay percents of a step that updates after backward")
+    parser.add_argument("--in-backward", action="store_true", help="parameters are updated in backward; caps stay percents of a step that does not")
+    parser.add_argument("--in-forward", action="store_true", help="parameters are updated in the next forward; caps likewise")
     parser.add_argument("--clip", type=float, help="the most that the norm of the gradients may be")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
@@ -137,9 +137,9 @@ def main():
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
     clip = {"clip_grad_norm": args.clip} if args.clip else {}
     trainer, extra, unconstrained = segue.Trainer(modules, optimizer=optimizer, **clip), {}, None
-    if args.updates != "after-backward":
+    if args.in_backward or args.in_forward:
         unconstrained = trainer.memory().unconstrained.peak_bytes
-        optimizer = dataclasses.replace(optimizer, updates=args.updates.replace("-", "_"))
+        optimizer = dataclasses.replace(optimizer, in_backward=args.in_backward, in_forward=args.in_forward)
         trainer = None
         trainer = segue.Trainer(modules, optimizer=optimizer, **clip)
     if args.mode == "streamed":

@@ -39,8 +39,8 @@ def commands(budgets: list[int], folder: Path) -> dict[str, list[str]]:
     for budget in budgets:
         peers[f"segue-{budget}"] = ["gpt_segue.py", "--mode", "disk", "--cap", str(budget), "--spill-dir", str(folder)]
     for budget in budgets:
-        for updates in ("in-backward", "in-forward", "auto"):
-            peers[f"segue-{budget}-{updates}"] = [*peers[f"segue-{budget}"], "--updates", updates]
+        peers[f"segue-{budget}-in-backward"] = [*peers[f"segue-{budget}"], "--in-backward"]
+        peers[f"segue-{budget}-in-forward"] = [*peers[f"segue-{budget}"], "--in-forward"]
     return peers | {"torch": ["gpt_torch.py"], "deepspeed": ["gpt_deepspeed.py", "--spill-dir", str(folder)]}
 
 

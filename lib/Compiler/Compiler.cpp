@@ -156,7 +156,7 @@ public:
     if (options.emit == Emit::Assembly)
       return kernels ? kernelsToAssembly(kernels, target) : std::string();
 
-    bool inForward = options.training && updatesOf(options.optimizer) == Updates::InForward;
+    bool inForward = options.training && updatesInForward(options.optimizer);
     if (failed(runPasses("programs", [&](PassManager &pm) {
           return buildProgramPipeline(pm, options.l1Bytes, open, inForward), success();
         })))

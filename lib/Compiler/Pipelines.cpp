@@ -13,7 +13,6 @@
 #include "segue/Dialect/Prog/Transforms/Passes.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringSwitch.h"
 
 using namespace mlir;
 using namespace segue;
@@ -23,43 +22,40 @@ static void addCleanup(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createCSEPass());
 }
 
-static SmallVector<StringRef> settingsOf(StringRef optimizer) {
-  SmallVector<StringRef> keys;
-  optimizer.split(':').second.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
-  return keys;
-}
-
-/// Takes `updates` out of the settings of an optimizer.
-static Updates takeUpdates(SmallVectorImpl<StringRef> &keys, std::string &error) {
-  Updates updates = Updates::AfterBackward;
+/// Takes `setting` out of the settings of an optimizer: true if it is set.
+static bool take(StringRef setting, SmallVectorImpl<StringRef> &keys, std::string &error) {
+  bool isSet = false;
   llvm::erase_if(keys, [&](StringRef key) {
     auto [name, value] = key.split('=');
-    if (name != "updates")
+    if (name != setting)
       return false;
-    auto known = llvm::StringSwitch<std::optional<Updates>>(value)
-                     .Case("after-backward", Updates::AfterBackward)
-                     .Case("in-backward", Updates::InBackward)
-                     .Case("in-forward", Updates::InForward)
-                     .Default(std::nullopt);
-    if (!known)
-      error = ("updates of an optimizer are after-backward, in-backward or in-forward, not \"" + value + "\"").str();
-    updates = known.value_or(updates);
+    isSet = value == "true" || value == "1" || value.empty();
+    if (!isSet && value != "false" && value != "0")
+      error = (setting + " of an optimizer is true or false, not \"" + value + "\"").str();
     return true;
   });
-  return updates;
+  return isSet;
 }
 
-Updates segue::updatesOf(StringRef optimizer) {
-  SmallVector<StringRef> keys = settingsOf(optimizer);
+static constexpr StringLiteral kInBackward = "in-backward", kInForward = "in-forward";
+
+bool segue::updatesInForward(StringRef optimizer) {
+  SmallVector<StringRef> keys;
+  optimizer.split(':').second.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
   std::string error;
-  return takeUpdates(keys, error);
+  return take(kInForward, keys, error);
 }
 
-/// Makes the pass that `kind:key=value,...` configures, but for where it updates.
-static std::unique_ptr<Pass> createOptimizer(StringRef spec, std::string &error) {
-  SmallVector<StringRef> keys = settingsOf(spec);
-  takeUpdates(keys, error);
-  std::string rest = (spec.split(':').first + ":" + llvm::join(keys, ",")).str();
+/// Makes the pass that `kind:key=value,...` configures. `inBackward` tells whether the pass
+/// that moves it into backward is to follow.
+static std::unique_ptr<Pass> createOptimizer(StringRef spec, bool &inBackward, std::string &error) {
+  auto [kind, settings] = spec.split(':');
+  SmallVector<StringRef> keys;
+  settings.split(keys, ',', /*MaxSplit=*/-1, /*KeepEmpty=*/false);
+  inBackward = take(kInBackward, keys, error);
+  if (take(kInForward, keys, error) && inBackward)
+    error = "in-backward and in-forward: a parameter is updated in one place, give one of them";
+  std::string rest = (kind + ":" + llvm::join(keys, ",")).str();
   if (error.empty())
     error = findOptimizerError(rest);
   return error.empty() ? createSegueOptimizer({.optimizer = rest}) : nullptr;
@@ -83,11 +79,12 @@ LogicalResult segue::buildTrainingPipeline(OpPassManager &pm, StringRef optimize
     pm.addPass(createSegueGradientStatistics({.perLayer = statistics == StatisticsPer::Layer}));
   if (optimizer == "none")
     return success();
-  std::unique_ptr<Pass> pass = createOptimizer(optimizer, error);
+  bool inBackward = false;
+  std::unique_ptr<Pass> pass = createOptimizer(optimizer, inBackward, error);
   if (!pass)
     return failure();
   pm.addPass(std::move(pass));
-  if (updatesOf(optimizer) == Updates::InBackward)
+  if (inBackward)
     pm.addPass(createSegueUpdateInBackward());
   return success();
 }
@@ -127,9 +124,8 @@ void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayout
 
 namespace {
 struct TrainingOptions : PassPipelineOptions<TrainingOptions> {
-  Option<std::string> optimizer{
-      *this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, updates=in-backward too, or none"),
-      llvm::cl::init("adamw")};
+  Option<std::string> optimizer{*this, "optimizer", llvm::cl::desc("kind[:key=value,...] of segue-optimizer, in-backward=true too, or none"),
+                                llvm::cl::init("adamw")};
   Option<StatisticsPer> gradientStatistics{*this, "gradient-statistics",
                                            llvm::cl::desc("@backward returns statistics of the gradients of each"),
                                            llvm::cl::values(clEnumValN(StatisticsPer::Nothing, "nothing", "of none"),

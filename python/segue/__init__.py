@@ -30,7 +30,7 @@ from .errors import (
     OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
 )
 from .fitting import FitRow, FitTable, fit, fit_table
-from .memory import Memory, Updates
+from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
 from .precision import LossScale
@@ -47,7 +47,7 @@ __all__ = [
     "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
     "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop",
-    "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "Updates", "ValuesDifferError",
+    "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
     "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
     "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
 ]

@@ -37,7 +37,6 @@ from .optimizers import AdamW, Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import is_tensor
 from .torch_optimizers import as_optimizer
-from .updates import choose, refusals
 
 #: A model, a Hugging Face config, or a function that makes a model; it is called on PyTorch's meta device.
 Model = Union[nn.Module, Any, Callable[[], nn.Module]]
@@ -252,11 +251,7 @@ class _Case:
     def ask(self, optimizer, **options) -> Memory:
         optimizer = as_optimizer(optimizer)
         optimizer.check_patterns(a.name for a in self.captured.named("parameter"))
-        binaries = lambda each: [(self.name, self.program.binary(each))]  # noqa: E731
-        if optimizer.updates == "auto" and options["budget"] is not None:
-            refused = refusals(clip_grad_norm=options.get("clip_grad_norm", 0.0), micro_batches=options.get("micro_batches", 1))
-            return choose(optimizer, binaries, refused, **options)[1]
-        return forecast(binaries(optimizer), must_be_planned=False, **options)
+        return forecast([(self.name, self.program.binary(optimizer))], must_be_planned=False, **options)
 
 
 def _made(model) -> nn.Module:

@@ -48,8 +48,8 @@ class Part:
     missed: Mapping[str, int]
 
     @property
-    def updates(self) -> str:
-        return self.optimizer.updates
+    def in_backward(self) -> bool:
+        return self.optimizer.in_backward
 
     def spec(self) -> str:
         return self.optimizer.spec(own_steps=True) if any(missed for _, missed in self.counts) else self.optimizer.spec()

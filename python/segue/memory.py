@@ -18,7 +18,6 @@ from typing import Any, Sequence
 
 from . import _runtime
 from .errors import BudgetInfeasibleError, InvalidArgumentError
-from .optimizers import WAYS
 
 
 @dataclass(frozen=True)
@@ -66,30 +65,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Updates:
-    """Where parameters are updated, as ``updates="auto"`` of an optimizer has chosen it. Printing it gives a sentence.
-
-    Attributes
-    ----------
-    chosen : str
-        ``after_backward``, ``in_backward`` or ``in_forward``.
-    seconds : dict
-        The estimated time of a step of each way that was planned; None where it does not fit.
-    refused : dict
-        The ways that this run does not allow, with reasons.
-    """
-
-    chosen: str
-    seconds: dict[str, float | None]
-    refused: dict[str, str]
-
-    def __str__(self) -> str:
-        times = ", ".join(f"{WAYS[way]} {'what does not fit' if time is None else f'{time * 1e3:.3f} ms'}" for way, time in self.seconds.items())
-        reasons = "".join(f"; not {WAYS[way]}: {why}" for way, why in self.refused.items())
-        return f"Parameters are updated {WAYS[self.chosen]}, by the forecast of a step: {times}{reasons}"
-
-
-@dataclass(frozen=True)
 class Memory:
     """The answer of `segue.fit`, `model.memory` and `trainer.memory`. Printing it gives the text of `segue-run fit`.
 
@@ -118,8 +93,6 @@ class Memory:
         Tensors that can leave the device, with ``tensor``, ``block``, ``location`` in the source and ``bytes``.
     text : str
         All of it in short, for people.
-    updates : Updates or None
-        Where parameters are updated and why, where that was chosen by such forecasts.
     """
 
     device: str
@@ -134,7 +107,6 @@ class Memory:
     held: list[tuple[str, int]]
     can_leave: list[dict[str, Any]] = field(repr=False)
     text: str = field(repr=False)
-    updates: Updates | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -158,12 +130,7 @@ def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | 
                     smallest_budget_bytes=found["smallest_budget_bytes"], set_by=found["set_by"],
                     held=[(holder["owner"], holder["bytes"]) for holder in found["held_at_smallest"]],
                     can_leave=found["can_leave"], text=found["text"])
-    return require_plan(memory) if must_be_planned and budget is not None else memory
-
-
-def require_plan(memory: Memory) -> Memory:
-    """The same; raises BudgetInfeasibleError where no plan keeps to the budget."""
-    if memory.plan is None:
+    if memory.plan is None and must_be_planned and budget is not None:
         raise BudgetInfeasibleError(f"BUDGET_INFEASIBLE: {memory.why}", report={
             "smallest_budget_bytes": memory.smallest_budget_bytes, "set_by": memory.set_by, "held": memory.held})
     return memory

@@ -37,12 +37,11 @@ from .frontend import Captured, capture
 from .frontend.autocast import ambient
 from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
-from .memory import Memory, forecast, require_plan
+from .memory import Memory, forecast
 from .again import Again, transform_around, warn_of
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
-from .updates import choose, refusals
 
 log = logging.getLogger("segue")
 
@@ -108,7 +107,7 @@ class Program:
 
     def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         """Forward, backward and inference; from a binary that is there already, if one is."""
-        if optimizer is not None and optimizer.updates == "in_backward":  # PyTorch wants gradients
+        if optimizer is not None and optimizer.in_backward:  # PyTorch wants gradients
             optimizer = None
         with self._making:
             if self._module is None:
@@ -419,12 +418,7 @@ class Module(nn.Module):
         if optimizer is None and not isinstance(program, LoadedProgram):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
-        binaries = lambda each: [(self.name, program.binary(each))]  # noqa: E731
-        if budget is not None and optimizer is not None and optimizer.updates == "auto":
-            _, memory = choose(optimizer, binaries, refusals(micro_batches=micro_batches), budget=budget, device=device or self._device.name,
-                               micro_batches=micro_batches, seal=seal)
-            return require_plan(memory)
-        return forecast(binaries(optimizer), budget=budget, device=device or self._device.name,
+        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device or self._device.name,
                         micro_batches=micro_batches, seal=seal)
 
     # --- copies -----------------------------------------------------------------------------------

@@ -23,9 +23,6 @@ from .errors import InvalidArgumentError
 #: A learning rate: a number, or a function of the step, which is 0 at the first.
 LearningRate = Union[float, Callable[[int], float]]
 
-#: Where parameters may be updated, and how people are told.
-WAYS = {"after_backward": "after backward", "in_backward": "in backward", "in_forward": "in the next forward"}
-
 
 @dataclass(frozen=True, init=False)
 class Group:
@@ -42,8 +39,8 @@ class Group:
     weight_decay : float, optional
         Default: that of the optimizer.
     optimizer : Optimizer, optional
-        For these parameters, with its rate and decay, as ``AdamW`` beside a `Muon`. Bounds of gradients, averages and where
-        updates are made are said by that of all others.
+        For these parameters, with its rate and decay, as ``AdamW`` beside a `Muon`. Bounds of gradients, averages and updates
+        in backward are said by that of all others.
     """
 
     patterns: tuple[str, ...]
@@ -59,9 +56,9 @@ class Group:
         if optimizer is not None:
             if not isinstance(optimizer, Optimizer):
                 raise InvalidArgumentError(f"the optimizer of a group is a {type(optimizer).__name__}; give segue.AdamW(...) or another of its kind")
-            if optimizer.groups or optimizer.updates != "after_backward" or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
-                raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay or updates, which are said by the optimizer that "
-                                           "the group belongs to")
+            if optimizer.groups or optimizer.in_backward or optimizer.in_forward or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
+                raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay, in_backward or in_forward, which are said by the "
+                                           "optimizer that the group belongs to")
         for name, value in (("patterns", patterns), ("lr", lr), ("weight_decay", weight_decay), ("optimizer", optimizer)):
             object.__setattr__(self, name, value)
 
@@ -85,19 +82,14 @@ class Optimizer:
     With `ema_decay`, a moving average of each trained parameter is a state, in f32: `Trainer.averages` has them. The average is the
     parameter after the first step, and ``ema_decay * average + (1 - ema_decay) * parameter`` after each later one.
 
-    `updates` says where parameters are updated, to the same bits: ``"after_backward"``, or one of these, which a budget makes faster.
-
-    With ``"in_backward"``, a parameter is updated as soon as its gradient is known, in the midst of backward.
+    With `in_backward`, a parameter is updated as soon as its gradient is known, in the midst of backward, to the same bits.
     A step never holds all gradients then, and what a budget moves to and from a disk or host it moves beside backward's
     products. It cannot be had together with clipping by norm or with gradients of several batches, and a gradient that is not
     finite is found after some parameters were updated: the run goes on from its last checkpoint then.
 
-    With ``"in_forward"``, a parameter is updated by the next step, right before its forward reads it: what a budget
+    With `in_forward`, a parameter is updated by the next step, right before its forward reads it, to the same bits: what a budget
     moves for that travels beside the products of the blocks before, and gradients are clipped by norm all the same. The gradients
     wait for it, on the disk or host. `sync`, and whatever else reads parameters or states, has the updates made first.
-
-    With ``"auto"``, a trainer with a budget plans the ways that its run allows, and takes the one whose step is forecast to be fastest; updates are after
-    backward where that is less than one per cent slower, and without a budget. `Trainer.updates` says which, and why.
 
     With ``state_bits=8``, moments take a byte per element, and an f32 for every 256 of them, in place of four bytes: in memory, and
     in checkpoints, where `m.weight` has the codes and `m_scale.weight` the scales. Steps are computed in f32, and what is kept is
@@ -110,7 +102,8 @@ class Optimizer:
     groups: Sequence[Group] = ()
     clip_grad_value: float | None = field(default=None, kw_only=True)
     ema_decay: float | None = field(default=None, kw_only=True)
-    updates: str = field(default="after_backward", kw_only=True)
+    in_backward: bool = field(default=False, kw_only=True)
+    in_forward: bool = field(default=False, kw_only=True)
     state_bits: int = field(default=32, kw_only=True)
 
     kind = ""
@@ -125,8 +118,6 @@ class Optimizer:
             raise InvalidArgumentError(f"clip_grad_value is {self.clip_grad_value!r}; it must be above 0, and finite")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise InvalidArgumentError(f"ema_decay is {self.ema_decay!r}; it must be between 0 and 1")
-        if self.updates not in (*WAYS, "auto"):
-            raise InvalidArgumentError(f"updates is {self.updates!r}; it is {', '.join(map(repr, WAYS))} or 'auto'")
         if self.state_bits not in (32, 8):
             raise InvalidArgumentError(f"state_bits is {self.state_bits!r}; it must be 32 or 8")
         if self.state_bits == 8 and not self._has_codes():
@@ -178,11 +169,10 @@ class Optimizer:
         return found
 
     def spec(self, **more: float | bool) -> str:
-        """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs. What is open is as the default."""
-        text = lambda v: v if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
-        constants: dict[str, Any] = self.constants() | {name.replace("_", "-"): value for name, value in more.items()}
-        if self.updates not in ("after_backward", "auto"):
-            constants["updates"] = self.updates.replace("_", "-")
+        """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
+        text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
+        constants = self.constants() | {name.replace("_", "-"): value for name, value in more.items()}
+        constants |= {"in-backward": True} if self.in_backward else {"in-forward": True} if self.in_forward else {}
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())
 
     def settings(self, names: Iterable[str]) -> dict[str, Settings]:
@@ -273,7 +263,7 @@ def _entries(option: str) -> dict[str, str]:
 
 
 #: Fields that are no constants of programs, or go by another name there.
-_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "updates", "state_bits", "ns_coefficients", "adjust_lr_fn")
+_NOT_CONSTANTS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "in_forward", "state_bits", "ns_coefficients", "adjust_lr_fn")
 
 
 @dataclass(frozen=True)
@@ -451,16 +441,10 @@ def _parsed(spec: str) -> tuple[str, dict[str, Any]]:
     kind, _, text = spec.partition(":")
     constants: dict[str, Any] = {}
     if kind in OPTIMIZERS:  # what is left out is the default of both, but for the decay, which is 0 to the compiler
-        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "updates": "after-backward",
+        constants = OPTIMIZERS[kind]().constants() | {"decay": 0.0, "clip-value": 0.0, "ema": 0.0, "own-steps": False, "in-backward": False, "in-forward": False,
                                                     "state-bits": 32.0}
     for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key in constants:  # an option of another kind, which older compilers took, says nothing
-            known = constants[key]
-            constants[key] = value if isinstance(known, str) else value in ("true", "1", "") if isinstance(known, bool) else float(value)
+            constants[key] = value in ("true", "1", "") if isinstance(constants[key], bool) else float(value)
     return kind, constants
-
-
-def built_updates(options: Mapping[str, str]) -> str:
-    """Where the programs of a file update parameters, which was compiled with these options."""
-    return _parsed(options.get("optimizer", "none"))[1].get("updates", "after-backward").replace("-", "_")

@@ -25,23 +25,12 @@ def statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
                 config = json.load(file)
         except (OSError, ValueError, RecursionError):
             return ""  # the runtime says what is wrong with it
-    section = _section(config, "memory", "stagehand", "selective_precision")
-    if not section.get("enabled") or section.get("mode") == "off":
+    section: Any = config
+    for key in ("memory", "stagehand", "selective_precision"):
+        section = section.get(key) if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not section.get("enabled") or section.get("mode") == "off":
         return ""
     return "layer" if section.get("granularity") == "layer" else "block"
-
-
-def _section(config: Any, *keys: str) -> Mapping[str, Any]:
-    """A section of a config; empty if there is none."""
-    for key in keys:
-        config = config.get(key) if isinstance(config, Mapping) else None
-    return config if isinstance(config, Mapping) else {}
-
-
-def is_planned(text: str) -> bool:
-    """Of the config of a run with a budget, whether a plan alone keeps steps to it, without a ring of weights."""
-    stagehand = _section(json.loads(text), "memory", "stagehand")
-    return _section(stagehand, "activation_stagehand").get("mode") == "planned" and not stagehand.get("stagehand_enabled")
 
 
 def text_of(config: Mapping[str, Any]) -> str:

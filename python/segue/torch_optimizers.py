@@ -25,7 +25,7 @@ if hasattr(torch.optim, "Muon"):  # since PyTorch 2.9
 
 
 #: Fields of ours that are no option of PyTorch's, or that groups may differ in.
-_NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "updates", "state_bits")
+_NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "in_forward", "state_bits")
 #: Options of PyTorch's that say how a step is computed, not what, or that belong to schedulers.
 _NO_MATTER = ("params", "param_names", "lr", "weight_decay", "foreach", "fused", "capturable", "differentiable", "initial_lr",
               "max_lr", "min_lr", "swa_lr")

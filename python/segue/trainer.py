@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import time
@@ -27,11 +26,11 @@ from .errors import InvalidArgumentError, MissingWeightError
 from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
-from .memory import Memory, Updates, forecast, parse_bytes
+from .memory import Memory, forecast, parse_bytes
 from .module import LoadedModule, Module, Program
-from .optimizers import Optimizer, built_updates
+from .optimizers import Optimizer
 from .precision import LossScale
-from .run_config import is_planned, statistics_of, text_of
+from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
 from .stitch_report import StitchReport
@@ -39,10 +38,7 @@ from .tensors import device as open_device, give, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .training_loop import History, Run
-from .updates import choose, refusals
 from .whole_step import WholeStep
-
-log = logging.getLogger("segue")
 
 
 class Trainer(Checkpoints):
@@ -150,10 +146,12 @@ class Trainer(Checkpoints):
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
         if state_bits is not None:
             optimizer = optimizer.with_state_bits(state_bits)
-        early = refusals(clip_grad_norm=clip_grad_norm or 0.0, micro_batches=grad_accumulation)
-        if optimizer.updates in early:
-            raise InvalidArgumentError(f"{early[optimizer.updates]}, and the optimizer has updates={optimizer.updates!r}, which updates a "
+        if optimizer.in_backward and (clip_grad_norm or grad_accumulation > 1):
+            what = "clip_grad_norm needs the norm of all gradients" if clip_grad_norm else "grad_accumulation adds up gradients of several batches"
+            raise InvalidArgumentError(f"{what} before the first update, and the optimizer has in_backward=True, which updates a "
                                        "parameter as soon as its gradient is known; leave one of them away")
+        if optimizer.in_backward and optimizer.in_forward:
+            raise InvalidArgumentError("the optimizer has in_backward=True and in_forward=True, and a parameter is updated once; leave one away")
         for module in named.values():
             if isinstance(module, LoadedModule) and module._missing:
                 names = sorted(module._missing)
@@ -199,11 +197,6 @@ class Trainer(Checkpoints):
                                        "compile the modules without one, and give budget= to the trainer, or give it another device")
         self._statistics = statistics_of(config)
         self._frozen: Frozen | None = None  # as the modules were captured
-        self._updates: Updates | None = None
-        if optimizer.updates == "auto":
-            has_budget = budget is not None or tiers is not None
-            self._choose_updates(has_budget and is_planned(files["config_text"]), has_budget, loss_scale is not None, seal is not None)
-        optimizer = self.optimizer
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
@@ -227,27 +220,6 @@ class Trainer(Checkpoints):
         self._seal_path = None if seal is None else os.fspath(seal)
         if seal is not None:
             self._session.seal_at(self._seal_path)
-
-    def _choose_updates(self, is_planned: bool, has_budget: bool, scales_loss: bool, seals: bool) -> None:
-        """Settles ``updates="auto"``, by what a step is forecast to take in each way."""
-        auto = self.optimizer
-        built = {built_updates(dict(m._primary.binary(None).options)) for m in self.modules.values() if isinstance(m, LoadedModule)}
-        self.optimizer = replace(auto, updates=next(iter(built), "after_backward"))
-        if built or not has_budget:
-            return  # a file says it; without a budget nothing is won
-        trained = {(name, value.name) for name, binary in self._binaries()
-                   for program in binary.programs if program.name == "forward" for value in program.inputs if value.role == "parameter"}
-        refused = refusals(clip_grad_norm=self._clip_grad_norm, micro_batches=self.grad_accumulation, scales_loss=scales_loss,
-                           shares=any(member in trained for group in self._ties() for member in group), is_planned=is_planned)
-
-        def binaries_of(optimizer):
-            self.optimizer = optimizer
-            return self._binaries()
-
-        self.optimizer, memory = choose(auto, binaries_of, refused, budget=None, device=self._device.name, clip_grad_norm=self._clip_grad_norm,
-                                        tied=self._ties(), micro_batches=self.grad_accumulation, seal=seals)
-        self._updates = memory.updates
-        log.info("%s", self._updates)
 
     def _binary(self, name: str, program: Program) -> "_runtime.Binary":
         """The binary of a program of the module `name`, as it trains now."""
@@ -352,7 +324,7 @@ class Trainer(Checkpoints):
         NanLossError
             The loss is not finite; parameters and state are those of the last finished step.
         StateTornError
-            What failed did so after some parameters were updated: in the optimizer, or with ``updates="in_backward"`` in backward, where
+            What failed did so after some parameters were updated: in the optimizer, or with ``in_backward`` in backward, where
             a gradient that is not finite does so, too. Resume from a checkpoint.
         InvalidArgumentError
             A parameter is no longer the tensor that the trainer was made with (``param.data = ...``), or its values were changed
@@ -461,16 +433,14 @@ class Trainer(Checkpoints):
         Raises
         ------
         InvalidArgumentError
-            The pattern is for no trained parameter, or parameters are updated in backward (``updates="in_backward"``, which ``"auto"`` may have chosen).
+            The pattern is for no trained parameter, or parameters are updated in backward (``in_backward``).
 
         Examples
         --------
         >>> trainer.on_gradient("head.weight", lambda gradient: gradient * mask)
         """
-        if self.optimizer.updates == "in_backward":
-            chosen = ' ("auto" has chosen it)' if self._updates is not None else ""
-            raise InvalidArgumentError(f'the optimizer has updates="in_backward"{chosen}, which uses gradients up as soon as they are known; give '
-                                       'updates="after_backward" or "in_forward" to see them')
+        if self.optimizer.in_backward:
+            raise InvalidArgumentError("the optimizer has in_backward=True, which uses gradients up as soon as they are known; leave it away to see them")
         return GradientHook(self._hooks, matching([pattern], (p for p in self._session.parameters if p.trained)), function)
 
     # --- what is trained ------------------------------------------------------------------
@@ -703,10 +673,9 @@ class Trainer(Checkpoints):
         --------
         >>> print(trainer.memory("512MiB"))
         """
-        memory = forecast(self._binaries(), budget=budget, device=device or self._device.name,
-                          clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
-                          seal=self._seal_path is not None if seal is None else seal)
-        return memory if self._updates is None else replace(memory, updates=self._updates, text=f"{memory.text}\n{self._updates}\n")
+        return forecast(self._binaries(), budget=budget, device=device or self._device.name,
+                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
+                        seal=self._seal_path is not None if seal is None else seal)
 
     def close(self) -> None:
         """Writes trace and report, if there are any; steps after it are not in them.
@@ -730,11 +699,6 @@ class Trainer(Checkpoints):
     def step_count(self) -> int:
         """Steps finished since the beginning of training."""
         return self._session.step_count
-
-    @property
-    def updates(self) -> Updates | None:
-        """Where parameters are updated, and why, as an optimizer with ``updates="auto"`` has it chosen within a budget; None where nothing was chosen."""
-        return self._updates
 
     @property
     def loss_scale(self) -> float | None:
@@ -767,7 +731,7 @@ class Trainer(Checkpoints):
 
         Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
         memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
-        (``updates="in_forward"``) are made.
+        (``in_forward``) are made.
         """
         self._session.finish_updates()
         with torch.no_grad():

@@ -360,5 +360,5 @@ def test_hooks_end_and_fail():
     trainer.step(x=x, y=y)
     with pytest.raises(segue.InvalidArgumentError, match="'net.3.bias' is for no parameter of the trainer"):
         trainer.on_gradient("net.3.bias", print)
-    with pytest.raises(segue.InvalidArgumentError, match='updates="in_backward", which uses gradients up'):
-        trainer_of(Regression(), optimizer=segue.SGD(lr=0.1, updates="in_backward")).on_gradient("net.0.bias", print)
+    with pytest.raises(segue.InvalidArgumentError, match="in_backward=True, which uses gradients up"):
+        trainer_of(Regression(), optimizer=segue.SGD(lr=0.1, in_backward=True)).on_gradient("net.0.bias", print)

@@ -302,7 +302,7 @@ def test_a_scale_falls_no_further_than_1():
     with pytest.raises(segue.InvalidArgumentError, match="loss scaling: scale 65536.0*, growth 1.0*, backoff"):
         segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1), loss_scale=segue.LossScale(growth_factor=1.0))
     with pytest.raises(segue.InvalidArgumentError, match="the loss is to be scaled, so that steps .* compiled with its optimizer in backward"):
-        segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1, updates="in_backward"), loss_scale=segue.LossScale())
+        segue.Trainer([segue.compile(Steep(), x)], optimizer=segue.SGD(lr=0.1, in_backward=True), loss_scale=segue.LossScale())
 
 
 def saved_bytes(module):

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""`AdamW(updates="in_backward")`: the bits of a run that updates after backward, whatever the budget; less memory; and clear errors where it
+"""`AdamW(in_backward=True)`: the bits of a run that updates after backward, whatever the budget; less memory; and clear errors where it
 cannot be."""
 
 import os
@@ -79,15 +79,15 @@ def adamw(**more):
 @pytest.mark.parametrize("kind, optimizer, device", [
     *(("net", name, "cpu") for name in KNOWN), *(("tied", name, STREAMS) for name in ("adamw", "nesterov", "nadam", "radam", "sgd"))])
 def test_no_bit_differs(kind, optimizer, device):
-    assert_same(trained(ours(optimizer, updates="in_backward"), kind, device), trained(ours(optimizer), kind, device))
+    assert_same(trained(ours(optimizer, in_backward=True), kind, device), trained(ours(optimizer), kind, device))
 
 
 def test_no_step_holds_all_gradients():
     make = adamw
     model, batches = made("net")
     gradients = sum(p.numel() for p in model.parameters()) * 4
-    plain, fused = (segue.compile(model, batches[0], optimizer=make(updates=b), device="sim:dram=64MiB,link=1GB/s").memory()
-                    for b in ("after_backward", "in_backward"))
+    plain, fused = (segue.compile(model, batches[0], optimizer=make(in_backward=b), device="sim:dram=64MiB,link=1GB/s").memory()
+                    for b in (False, True))
     assert plain.unconstrained.peak_bytes - fused.unconstrained.peak_bytes > gradients / 2
 
 
@@ -96,7 +96,7 @@ def test_no_step_holds_all_gradients():
 def test_services_change_no_bit(mode, device):
     make, wide = adamw, re.sub("1MiB", "64MiB", device)
     want = trained(make(), "net", wide)
-    found = trained(make(updates="in_backward"), "net", device, config=services((mode,), (1 << 20) * 9 // 10 if mode == "planned" else 1 << 20))
+    found = trained(make(in_backward=True), "net", device, config=services((mode,), (1 << 20) * 9 // 10 if mode == "planned" else 1 << 20))
     assert_same(found, want)
     assert found[3] <= 1 << 20
 
@@ -106,8 +106,8 @@ def test_a_budget_with_a_disk_changes_no_bit(name):
     folder = BUILD / "check" / "in-backward"
     folder.mkdir(parents=True, exist_ok=True)
     want = trained(ours(name), "net")
-    for budget, updates in (("600KiB", "after_backward"), ("350KiB", "in_backward")):
-        found = trained(ours(name, updates=updates), "net", budget=budget, spill_dir=folder, spill_capacity="16MiB")
+    for budget, in_backward in (("600KiB", False), ("350KiB", True)):
+        found = trained(ours(name, in_backward=in_backward), "net", budget=budget, spill_dir=folder, spill_capacity="16MiB")
         assert_same(found, want)
 
 
@@ -133,21 +133,21 @@ def course(run):
 
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16-mixed"}])
 def test_a_partial_batch_and_a_resumed_run_have_the_bits(tmp_path, options):
-    assert_same(*(course(resumed(adamw(updates=b), tmp_path / "saved.safetensors", **options)) for b in ("in_backward", "after_backward")))
+    assert_same(*(course(resumed(adamw(in_backward=b), tmp_path / "saved.safetensors", **options)) for b in (True, False)))
 
 
 def test_gradients_are_refused_with_what_to_do():
     model, batches = made("net")
-    optimizer = adamw(updates="in_backward")
+    optimizer = adamw(in_backward=True)
     trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer)
-    with pytest.raises(segue.InvalidArgumentError, match="compile it with updates=after-backward to see them"):
+    with pytest.raises(segue.InvalidArgumentError, match="compile it without in-backward to see them"):
         trainer.gradients(x=batches[0][0], y=batches[0][1])
     assert trainer.step(x=batches[0][0], y=batches[0][1]) > 0
 
 
 def test_pytorch_still_gets_gradients():
     model, batches = made("net")
-    module = segue.compile(model, batches[0], optimizer=adamw(updates="in_backward"))
+    module = segue.compile(model, batches[0], optimizer=adamw(in_backward=True))
     module(*batches[0]).backward()
     want, _ = made("net")
     want(*batches[0]).backward()
@@ -157,20 +157,20 @@ def test_pytorch_still_gets_gradients():
 
 def test_a_file_remembers(tmp_path):
     model, batches = made("net")
-    optimizer = adamw(updates="in_backward")
+    optimizer = adamw(in_backward=True)
     segue.compile(model, batches[0], optimizer=optimizer).save(tmp_path / "net.segue", weights=True)
     loaded = segue.load(tmp_path / "net.segue", weights=tmp_path / "net.safetensors")
     trainer = segue.Trainer([loaded], optimizer=optimizer)
     losses = [trainer.step(x=x, y=y) for x, y in batches]
     assert losses == trained(adamw(), "net")[0]
-    with pytest.raises(segue.InvalidArgumentError, match="updates=in-backward"):
+    with pytest.raises(segue.InvalidArgumentError, match="in-backward=true"):
         segue.Trainer([loaded], optimizer=adamw())
 
 
 @pytest.mark.parametrize("options, said", [({"clip_grad_norm": 1.0}, "norm of all gradients"), ({"grad_accumulation": 2}, "several batches")])
 def test_what_needs_all_gradients_is_refused(options, said):
     model, batches = made("net")
-    optimizer = adamw(updates="in_backward")
+    optimizer = adamw(in_backward=True)
     with pytest.raises(segue.InvalidArgumentError, match=said):
         segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer, **options)
 
@@ -189,15 +189,15 @@ def test_a_parameter_of_two_modules_is_refused():
             return self.shared(x).square().mean()
 
     shared, x = nn.Linear(8, 8), torch.randn(4, 8)
-    optimizer = adamw(updates="in_backward")
+    optimizer = adamw(in_backward=True)
     modules = [segue.compile(Half(shared), (x,), name="first"), segue.compile(End(shared), (x,), name="last")]
-    with pytest.raises(segue.Error, match="other modules have gradients of it, too; compile it with updates=after-backward"):
+    with pytest.raises(segue.Error, match="other modules have gradients of it, too; compile it without in-backward"):
         segue.Trainer(modules, optimizer=optimizer)
 
 
 def test_a_loss_that_is_none_updates_nothing():
     model, batches = made("net")
-    optimizer = adamw(updates="in_backward")
+    optimizer = adamw(in_backward=True)
     trainer = segue.Trainer([segue.compile(model, batches[0], optimizer=optimizer)], optimizer=optimizer)
     before = {name: value.clone() for name, value in model.named_parameters()}
     with pytest.raises(segue.NanLossError, match="are those of step 0"):
@@ -222,7 +222,7 @@ class Steep(nn.Module):
 def test_a_gradient_that_is_none_ends_the_run_until_a_checkpoint(tmp_path):
     torch.manual_seed(0)
     model, x = Steep(), torch.randn(4, 8)
-    optimizer = segue.SGD(lr=0.1, momentum=0.5, updates="in_backward")
+    optimizer = segue.SGD(lr=0.1, momentum=0.5, in_backward=True)
     trainer = segue.Trainer([segue.compile(model, (x,), optimizer=optimizer)], optimizer=optimizer)
     trainer.save(tmp_path / "start.safetensors")
     with pytest.raises(segue.StateTornError, match="had updated parameters when this was found: .*norm of the gradients is") as torn:

@@ -170,7 +170,7 @@ def test_no_bit_depends_on_where_states_are(where, tmp_path):
         options["budget"] = reference.memory("1GiB", device=device).smallest_budget_bytes
     if where == "disk":
         options["spill_dir"] = tmp_path
-    _, trainer = mixed(replace(ADAMW, updates="in_backward" if where == "in backward" else "after_backward"), device, **options)
+    _, trainer = mixed(replace(ADAMW, in_backward=where == "in backward"), device, **options)
     assert run(trainer, 4) == losses
     assert same(states_of(trainer, tmp_path), expected)
     if options:

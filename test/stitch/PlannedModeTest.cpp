@@ -537,7 +537,7 @@ TEST(StepTwins, LetGoOfTheirDevices) {
 // A gradient that waits for the next forward has one gap, from where backward has made it to where that reads it.
 TEST(StepTwins, GradientsMayWaitForTheNextForward) {
   for (size_t microBatches : {1, 2}) {
-    DeepModel model{.layers = 3, .rows = 64, .width = 64, .optimizer = "adamw:updates=in-forward"};
+    DeepModel model{.layers = 3, .rows = 64, .width = 64, .optimizer = "adamw:in-forward=true"};
     StepTwin twin("sim:virtual,dram=1GiB,link=16GB/s,flops=1TFLOP/s,membw=100GB/s", {{"deep", model.compiled()}}, {}, microBatches);
     StepProfile profile = twin.record();
     std::set<std::string> waiting, states;

@@ -65,9 +65,7 @@ struct Flags {
   cl::opt<std::string> name{"name", cl::desc("Name of the module, kept in the file; default: that of the input"),
                             cl::cat(category)};
   cl::opt<std::string> optimizer{
-      "optimizer",
-      cl::desc("kind[:key=value,...] with the options of segue-optimizer and updates=after-backward, in-backward or "
-               "in-forward, or none; default: adamw"),
+      "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer and in-backward=true or in-forward=true, or none; default: adamw"),
       cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
   cl::opt<StatisticsPer> gradientStatistics{
       "gradient-statistics",

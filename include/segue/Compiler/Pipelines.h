@@ -44,11 +44,8 @@ struct OpenLayouts {
 /// between programs.
 void buildKernelPipeline(mlir::OpPassManager &pm, OpenLayouts layouts = {}, bool gpu = false);
 
-/// Where parameters are updated.
-enum class Updates { AfterBackward, InBackward, InForward };
-
-/// Returns what the spec of an optimizer says of that (`updates=in-backward`); AfterBackward if it says nothing known.
-Updates updatesOf(llvm::StringRef optimizer);
+/// Returns true if the spec of an optimizer asks for updates in the next forward.
+bool updatesInForward(llvm::StringRef optimizer);
 
 /// Makes programs of what is left, plans their memory, and lists what layouts
 /// their inputs and outputs could have. Temporaries take `l1Bytes` of device_l1. With `updatesInForward`

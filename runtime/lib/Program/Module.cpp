@@ -179,7 +179,7 @@ ForwardResult Module::forwardUpdating(const Lookup &values, std::vector<Tensor> 
                                       EventSink *events) const {
   const Program *program = find(updatingForward);
   if (!program)
-    throw Error(ErrorCode::InvalidArgument, "module \"" + name_ + "\" was not compiled with updates=in-forward");
+    throw Error(ErrorCode::InvalidArgument, "module \"" + name_ + "\" was compiled without in-forward");
   std::vector<Tensor> inputs = gather(find("forward")->inputs(), values);
   std::ranges::move(updates, std::back_inserter(inputs));
   return forwardBy(*program, std::move(inputs), events, &updated);
@@ -249,7 +249,7 @@ TensorMap Module::backward(Token token, const TensorMap &outputGradients, const 
         throw Error(ErrorCode::MissingInput,
                     "module \"" + name_ + "\" was compiled with its optimizer in backward, which needs the " +
                         std::string(runtime::name(wanted.role)) + " \"" + wanted.name +
-                        "\": a session trains it; compile it with updates=after-backward for gradients");
+                        "\": a session trains it; compile it without in-backward for gradients");
       if (!inputs[i])
         throw Error(ErrorCode::MissingInput, "module \"" + name_ + "\": backward reads \"" + wanted.name + "\" (" +
                                                  wanted.desc().str() +

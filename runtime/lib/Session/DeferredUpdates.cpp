@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Modules that are compiled with updates=in-forward update each parameter right before the next
+// Modules that are compiled with in-forward update each parameter right before the next
 // forward reads it: what the update moves then travels beside the products of the blocks
 // before, and all gradients were known when they were clipped. Whoever reads parameters
 // or states between two steps has the updates made first, by the programs of the optimizer.

@@ -26,8 +26,7 @@ void Session::State::callHooks(std::span<const GradientHook> hooks, double divis
     if (!info.trained || updatesInBackward())
       throw Error(ErrorCode::InvalidArgument,
                   "a hook is on the gradient of \"" + info.key + "\", which " +
-                      (info.trained ? "is used up in backward by the optimizer there; compile it with "
-                                      "updates=after-backward"
+                      (info.trained ? "is used up in backward by the optimizer there; compile without in-backward"
                                     : "is frozen and has none; take the hook away"));
     Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
     if (!sum || !device->hasBytes())

@@ -83,7 +83,7 @@ static OptimizerValue resolveInBackward(const Module &module, size_t index, cons
     throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" updates \"" +
                                             table.infos()[resolved.slot].key +
                                             "\" in backward, but other modules have gradients of it, too; compile it "
-                                            "with updates=after-backward");
+                                            "without in-backward");
   return resolved;
 }
 
@@ -108,8 +108,8 @@ OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterT
   for (const OptimizerValue &input : plan.optimizerInputs)
     if (plan.isInForward && input.feed == Feed::Parameter && table.infos()[input.slot].members.size() > 1)
       throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" updates \"" + table.infos()[input.slot].key +
-                                              "\" in its forward, but other modules read it, too; compile it with "
-                                              "updates=after-backward");
+                                              "\" in its forward, but other modules read it, too; compile it without "
+                                              "in-forward");
   if (plan.gradNorm)
     for (const Value &value : plan.gradNorm->inputs())
       plan.gradNormInputs.push_back(resolveValue(module, index, table, value));

@@ -71,21 +71,21 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   if (updatesInBackward() && options.maxGradNorm > 0)
     throw Error(ErrorCode::InvalidArgument,
                 "gradients are to be clipped by their norm, which needs all of them before the first update, and a module "
-                "was compiled with its optimizer in backward; compile it with updates=in-forward, or do not clip");
+                "was compiled with its optimizer in backward; compile it without in-backward, or do not clip");
   if (options.lossScaling) {
     options.lossScaling->check();
     if (updatesInBackward())
       throw Error(ErrorCode::InvalidArgument,
                   "the loss is to be scaled, so that steps whose gradients are not finite are skipped, and a module "
                   "was compiled with its optimizer in backward, which updates before that is known; compile it "
-                  "with updates=after-backward");
+                  "without in-backward");
   }
   bool isInForward = std::ranges::any_of(plans, &OptimizerPlan::isInForward);
   if (isInForward && (options.weights || (services && (!services->wantsPlan() || services->weights()))))
     throw Error(ErrorCode::Unsupported,
                 "a module was compiled with its optimizer in forward, whose gradients stay between two steps: within a "
                 "budget that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it "
-                "with updates=after-backward");
+                "without in-forward");
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);

@@ -77,9 +77,9 @@ void Session::State::checkInBackward() const {
               "module \"" + modules[size_t(module - plans.begin())].name() +
                   "\" was compiled with its optimizer in backward: " +
                   (rates ? "a step of it has one batch, and " + std::to_string(announced.size()) +
-                              " were given; compile it with updates=after-backward to add up gradients of several"
+                              " were given; compile it without in-backward to add up gradients of several"
                         : std::string("it trains by whole steps, as backward must know the learning rate, and gives no "
-                                      "gradients; compile it with updates=after-backward to see them")));
+                                      "gradients; compile it without in-backward to see them")));
 }
 
 TensorMap Session::State::updateInputs(size_t m) {

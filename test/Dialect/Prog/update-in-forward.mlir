@@ -6,9 +6,11 @@
 // RUN:   --segue-program-pipeline | FileCheck %s --implicit-check-not=@forward_updating --check-prefix=WITHOUT
 // RUN: not segue-opt %s --split-input-file --segue-training-pipeline="optimizer=none" --segue-layout-pipeline --segue-kernel-pipeline \
 // RUN:   --segue-program-pipeline="in-forward=true" 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not segue-opt %s --split-input-file --segue-training-pipeline="optimizer=adamw:in-forward=true,in-backward=true" 2>&1 | FileCheck %s --check-prefix=BOTH
 
 // WITHOUT: prog.program @optimizer
 // NONE: `prog-update-in-forward` needs a program `@optimizer`, but the module has none
+// BOTH: in-backward and in-forward: a parameter is updated in one place, give one of them
 
 // The update of each parameter is the first that its block does; what forward reads then is what was written in place. The
 // scalars of the update have names of their own.

@@ -1,12 +1,12 @@
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,dampening=0.5,updates=in-backward" | FileCheck %s
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,updates=in-backward" --segue-layout-pipeline \
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,dampening=0.5,in-backward=true" | FileCheck %s
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:momentum=0.9,in-backward=true" --segue-layout-pipeline \
 // RUN:   --segue-kernel-pipeline --segue-program-pipeline | FileCheck %s --check-prefix=PROG
-// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:updates=after-backward" | FileCheck %s --check-prefix=APART
-// RUN: not segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:updates=perhaps" 2>&1 \
+// RUN: segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=false" | FileCheck %s --check-prefix=APART
+// RUN: not segue-opt %s --split-input-file --segue-training-pipeline="optimizer=sgd:in-backward=perhaps" 2>&1 \
 // RUN:   | FileCheck %s --check-prefix=VALUE
 // RUN: not segue-opt %s --split-input-file --segue-autodiff --segue-update-in-backward 2>&1 | FileCheck %s --check-prefix=ORDER
 
-// VALUE: updates of an optimizer are after-backward, in-backward or in-forward, not "perhaps"
+// VALUE: in-backward of an optimizer is true or false, not "perhaps"
 // ORDER: `segue-update-in-backward` needs a function `@optimizer`, but the module has none
 // APART: func.func @optimizer
 

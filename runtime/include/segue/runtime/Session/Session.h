@@ -285,8 +285,8 @@ public:
   /// on a parameter that has no gradient here: frozen, or updated in backward. Hooks are called in their order; each
   /// costs a copy of its gradient to the host and back, and the wait for both.
   StepResult optimize(const LearningRates &rates, std::span<const GradientHook> hooks = {});
-  /// Makes the updates of the last step that wait for the next forward, where modules were compiled with
-  /// updates=in-forward. Calls that read or replace parameters or states do so, too. Throws StateTorn if an update fails midway.
+  /// Makes the updates of the last step that wait for the next forward, where modules were compiled with in-forward.
+  /// Calls that read or replace parameters or states do so, too. Throws StateTorn if an update fails midway.
   void finishUpdates();
   /// The rates that a step wants: 1, or one more than the highest group of a parameter.
   size_t rateCount() const;
