@@ -113,7 +113,6 @@ void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts, bool gpu
 
 void segue::buildProgramPipeline(OpPassManager &pm, uint64_t l1Bytes, OpenLayouts layouts, bool updatesInForward) {
   pm.addPass(createSegueToProg({.chooseOrders = layouts.choose, .explain = layouts.explain}));
-  pm.addPass(prog::createProgNormInBackward());
   if (updatesInForward)
     pm.addPass(prog::createProgUpdateInForward());
   if (l1Bytes)

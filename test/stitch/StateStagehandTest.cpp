@@ -279,8 +279,7 @@ TEST_P(StateStagehandTest, ThePeakIsCertifiedWhileStatesAreAway) {
   uint64_t more = session.certify(count + 1), peak = session.certify(count);
   EXPECT_LE(peak, cap);
   EXPECT_GT(peak, cap / 2) << "a peak that says nothing";
-  // The norm of gradients of several batches is taken after backward, and while it is, a little more leaves.
-  EXPECT_GE(more, peak - peak / 100);
+  EXPECT_GE(more, peak);
   EXPECT_LT(stateBytesOn(device), stateBytesOn(roomy) / 2) << "to certify brings nothing back";
   device->memory().resetPeak();
   for (int step = 1; step < 4; ++step)

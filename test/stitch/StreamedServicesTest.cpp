@@ -530,7 +530,7 @@ TEST(StreamedFaults, NoRoomForTheRing) {
 // where watermarks follow the cap, where they are given, and beside a plan; also
 // where the device is full before the ring is asked for.
 TEST(StreamedFaults, EveryCapThatIsTooSmallForTheRingIsRefusedWithTheSmallest) {
-  constexpr uint64_t tooSmall = 30000, starved = 90000;
+  constexpr uint64_t tooSmall = 30000, starved = 100000;
   const double expected = expectedCourse(1).losses[0];
   struct Case {
     const char *name, *keys;

@@ -308,9 +308,8 @@ private:
         verifyGradientInput(gradNorm, value);
     }
     const schema::Value *square = countOf(gradNorm.outputs()) ? gradNorm.outputs()->Get(0) : nullptr;
-    if (!square || countOf(square->desc()->shape()) > 1 || square->desc()->element() != schema::ElementType::f32)
-      throw Error(ErrorCode::FileCorrupt,
-                  file_ + ": program \"grad_norm\": its first output is neither a scalar nor a vector of f32");
+    if (!square || countOf(square->desc()->shape()) || !isFloat(ElementType(square->desc()->element())))
+      throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\": its first output is not a float scalar");
   }
 
   const schema::Binary &root_;

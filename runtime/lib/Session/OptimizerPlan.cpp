@@ -94,11 +94,8 @@ OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterT
   plan.gradNorm = plan.isInBackward ? nullptr : module.find("grad_norm");
   plan.isInForward = module.updatesInForward();
   auto resolveValue = plan.isInBackward ? resolveInBackward : resolve;
-  for (const Value &value : module.parameters()) {
-    size_t slot = table.slotOf(index, value.name);
-    plan.ownsParameters |= table.owner(slot) == index;
-    plan.ownsGradients &= table.infos()[slot].members.size() == 1;
-  }
+  for (const Value &value : module.parameters())
+    plan.ownsParameters |= table.owner(table.slotOf(index, value.name)) == index;
   if (plan.optimizer) {
     for (const Value &value : plan.optimizer->inputs())
       plan.optimizerInputs.push_back(resolveValue(module, index, table, value));

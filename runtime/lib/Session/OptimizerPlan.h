@@ -39,8 +39,6 @@ struct OptimizerPlan {
   bool isInBackward = false;
   /// True if updates wait for the next forward, which makes them (Module::forwardUpdating); "optimizer" is there, too.
   bool isInForward = false;
-  /// True if no other module has gradients of its parameters: those that its backward gives are whole.
-  bool ownsGradients = true;
   /// True if the module trains a parameter that no earlier one trains.
   bool ownsParameters = false;
   std::vector<OptimizerValue> optimizerInputs, optimizerOutputs, gradNormInputs;

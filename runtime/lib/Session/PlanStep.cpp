@@ -44,7 +44,6 @@ TwinParts twinParts(const StepToPlan &step) {
     parts.batches.sizes.push_back(sizes);
   }
   parts.options.maxGradNorm = step.options.maxGradNorm;
-  parts.options.takesNormFromGradients = step.takesNormFromGradients;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
   return parts;

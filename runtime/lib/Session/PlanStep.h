@@ -23,8 +23,6 @@ struct StepToPlan {
   std::vector<const std::vector<Module> *> batches;
   /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
-  /// True if the norm of its gradients is taken from them after backward.
-  bool takesNormFromGradients = false;
   /// True if no step has been asked for yet: one batch is a guess.
   bool isBatchCountGuessed = false;
 };

@@ -443,12 +443,13 @@ void Session::State::runBackward() {
   tape.play(GradientTape::Play::All, options.events);
   squares.assign(modules.size(), Tensor());
   for (size_t m = 0; m < modules.size(); ++m) {
-    std::vector<Tensor> others = tape.takeUpdated(m);
-    for (size_t i = 0; i < others.size(); ++i)
-      if (others[i] && modulesNow()[m].find("backward")->output(i).name == gradSquaresName)
-        squares[m] = std::exchange(others[i], Tensor());
-    if (plans[m].isInBackward)
-      storeUpdated(plans[m], std::move(others));
+    if (!plans[m].isInBackward)
+      continue;
+    std::vector<Tensor> updated = tape.takeUpdated(m);
+    for (size_t i = 0; i < updated.size(); ++i)
+      if (updated[i] && plans[m].optimizer->output(i).name == gradSquaresName)
+        squares[m] = std::exchange(updated[i], Tensor());
+    storeUpdated(plans[m], std::move(updated));
   }
   for (const auto &[name, value] : batchValues)
     if (Tensor &gradient = tape.gradient(value))
@@ -613,7 +614,6 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->precision->calibrate(microBatches);
   }
   State::StepSizes step = state_->stepSizes(microBatches);
-  state_->takeNormFromGradients(!hooks.empty());
   state_->planFor(step, microBatches);
   struct Announced {
     State &state;

@@ -191,27 +191,28 @@ std::vector<Tensor> Session::State::optimizerScalars(const Program &program, con
   return scalars;
 }
 
-bool Session::State::areSquaresKnown(size_t m) const {
-  bool areWhole = plans[m].isInBackward || (plans[m].ownsGradients && waiting == 1 && !takesNormFromGradients);
-  return squares[m] && areWhole;
-}
-
+/// Returns the joint norm of the sums that wait, or NaN if no module can compute it.
 double Session::State::gradientNorm() {
-  std::vector<Tensor> sums;
-  for (size_t m = 0; m < plans.size(); ++m)
-    if (const OptimizerPlan &plan = plans[m]; areSquaresKnown(m))
-      sums.push_back(squares[m]);
-    else if (plan.gradNorm)
-      sums.push_back(submit(device, *plan.gradNorm,
-                            optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
-                            options.events)
-                         .front());
-  // One number per gradient, whoever gives them, so that the order in which they are added is always the same.
+  std::vector<Tensor> norms;
+  for (const OptimizerPlan &plan : plans)
+    if (plan.gradNorm)
+      norms.push_back(submit(device, *plan.gradNorm,
+                             optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
+                             options.events)
+                          .front());
   double square = 0;
-  for (const Tensor &each : sums)
-    if (Tensor host = toHost(each); device->hasBytes())
-      square = std::accumulate(host.data<float>(), host.data<float>() + host.elementCount(), square);
-  return sums.empty() ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(square);
+  bool isKnown = !norms.empty();
+  for (const Tensor &each : norms)
+    square += each.item();
+  for (const Tensor &each : squares) {
+    if (!each)
+      continue;
+    isKnown = true;
+    Tensor host = toHost(each);
+    if (device->hasBytes()) // in f32, as a program of its own adds them up
+      square += std::accumulate(host.data<float>(), host.data<float>() + host.elementCount(), 0.0f);
+  }
+  return isKnown ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
 }
 
 void Session::State::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
@@ -311,8 +312,6 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
   std::vector<std::vector<Tensor>> scalars(s.plans.size());
   bool known = std::any_of(s.plans.begin(), s.plans.end(),
                            [](const OptimizerPlan &plan) { return plan.gradNorm || plan.isInBackward; });
-  if (!hooks.empty())
-    s.takeNormFromGradients(true);
   try {
     if (s.residency)
       s.residency->settle();

@@ -30,23 +30,14 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 
 StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
   StepToPlan next{device, modules, options, {}, bytesOn(*device, batches)};
-  next.takesNormFromGradients = takesNormFromGradients;
   for (const Sizes *of : step)
     next.batches.push_back(&modulesOf(of));
   return next;
 }
 
 Session::State::KnownStep &Session::State::knownOf(const StepSizes &step) {
-  auto found = std::ranges::find_if(known, [&](const KnownStep &each) {
-    return each.step == step && each.takesNormFromGradients == takesNormFromGradients;
-  });
-  return found != known.end() ? *found : known.emplace_back(step, takesNormFromGradients);
-}
-
-void Session::State::takeNormFromGradients(bool fromGradients) {
-  fromGradients |= options.takesNormFromGradients;
-  if (std::exchange(takesNormFromGradients, fromGradients) != fromGradients)
-    plannedFor.clear();
+  auto found = std::ranges::find(known, step, &KnownStep::step);
+  return found != known.end() ? *found : known.emplace_back(step);
 }
 
 void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> batches) {

@@ -124,13 +124,7 @@ struct Session::State {
   void drop();
   /// Gives up a step that cannot be finished.
   void abort();
-  /// Returns the joint norm of the sums that wait, or NaN if no module can compute it.
   double gradientNorm();
-  /// Returns true if the squares that backward of module `m` gave are those of the sums that wait.
-  bool areSquaresKnown(size_t m) const;
-  /// Has the norm of the step that begins taken from gradients, or, unless options want that, from what backward gives.
-  /// Plans are of one of the two.
-  void takeNormFromGradients(bool fromGradients);
   /// Hands gradients, which are sums of `divisor` times what they mean, to hooks.
   void callHooks(std::span<const GradientHook> hooks, double divisor);
   double lossScale() const { return options.lossScaling ? options.lossScaling->scale : 1; }
@@ -201,11 +195,8 @@ struct Session::State {
   std::optional<LearningRates> rates;
   /// The update that waits for the next forward, if any does.
   std::optional<Waiting> deferred;
-  /// True if forward or backward has begun to update parameters.
+  /// True if forward or backward has begun to update parameters; and squares of their gradients, by module.
   bool isUpdating = false;
-  /// True if the norm is taken from gradients, whatever backward gives.
-  bool takesNormFromGradients = options.takesNormFromGradients;
-  /// By module, the squares of gradients that backward of the last batch gave; null where it gives none.
   std::vector<Tensor> squares;
 
   /// The modules that run each micro-batch of a step, as `sizes` says it.
@@ -237,8 +228,6 @@ struct Session::State {
   /// A KnownStep is what was found out about one kind of step.
   struct KnownStep {
     StepSizes step;
-    /// Where its norm comes from.
-    bool takesNormFromGradients = false;
     /// The bytes that are certified to be enough.
     std::optional<uint64_t> certified;
     /// The plan that was made for it; where it goes by none, what its check has found.

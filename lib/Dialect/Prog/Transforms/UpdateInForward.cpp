@@ -11,8 +11,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "CommandCopier.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/IRMapping.h"
 #include "mlir/IR/SymbolTable.h"
+#include "segue/Dialect/Prog/IR/ProgBuffers.h"
 #include "segue/Dialect/Prog/Transforms/Passes.h"
 #include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/StringSet.h"
@@ -26,6 +28,15 @@ using namespace mlir;
 using namespace segue::prog;
 using segue::Role;
 using segue::SegueDialect;
+
+/// Returns what a buffer looks into: an argument of the program, an alloc or a constant.
+static Value rootOf(Value buffer) {
+  while (auto view = buffer.getDefiningOp<ViewOp>())
+    buffer = view.getSource();
+  return buffer;
+}
+
+static bool isCommand(Operation *op) { return !isa<ProgramOp, PhaseOp, BlockOp, ViewOp, AllocOp, ConstantOp>(op); }
 
 namespace {
 /// Commands of @optimizer that stay together: all that update a parameter, and those of
@@ -122,16 +133,18 @@ public:
     builder.setInsertionPointAfter(forward);
     program = cast<ProgramOp>(builder.clone(*forward));
     program.setSymName(SegueDialect::kForwardUpdating);
-    commands.emplace(optimizer, program);
   }
 
   void write() {
     joinSignatures();
+    for (Operation &op : optimizer.getBlock())
+      if (isa<AllocOp, ConstantOp>(op))
+        OpBuilder::atBlockBegin(&program.getBlock()).clone(op, map);
     Updates updates(optimizer);
     llvm::DenseMap<Value, Operation *> firstReader = firstReaders();
     OpBuilder begin(frontOf(phase().getBlock()));
     for (Operation *command : updates.shared)
-      commands->copy(begin, command);
+      copy(begin, command);
     for (const Update &update : updates.updates) {
       auto [before, block] = placeOf(update, firstReader);
       OpBuilder builder(before);
@@ -140,7 +153,7 @@ public:
         builder.setInsertionPointToStart(&own.getBody().emplaceBlock());
       }
       for (Operation *command : update.commands)
-        commands->copy(builder, command);
+        copy(builder, command);
     }
   }
 
@@ -172,12 +185,12 @@ private:
         body.insertArgument(inputs.size(), in.getType(), in.getLoc());
         inputs.push_back(value.getRole() == Role::Hyper ? renamed(value) : value);
       }
-      commands->put(body.getArgument(indices.back()), optimizer.getInputBuffer(i));
+      map.map(optimizer.getInputBuffer(i), body.getArgument(indices.back()));
     }
     for (unsigned i = 0; i < optimizer.getNumOutputs(); ++i) {
       outputs.push_back(optimizer.getOutput(i));
       BlockArgument out = optimizer.getOutputBuffer(i);
-      commands->put(body.addArgument(out.getType(), out.getLoc()), out);
+      map.map(out, body.addArgument(out.getType(), out.getLoc()));
     }
     SmallVector<Attribute> aliases;
     if (auto own = program.getAliases())
@@ -246,8 +259,26 @@ private:
                                                     : outerA->getParentOp()->isBeforeInBlock(outerB->getParentOp());
   }
 
+  /// Copies a command with the views that it reads.
+  void copy(OpBuilder &builder, Operation *command) {
+    SmallVector<Value> views;
+    for (Value operand : command->getOperands())
+      copyView(builder, operand, views);
+    builder.clone(*command, map);
+    for (Value view : views) // another command may stand in another block
+      map.erase(view);
+  }
+  void copyView(OpBuilder &builder, Value buffer, SmallVector<Value> &views) {
+    auto view = buffer.getDefiningOp<ViewOp>();
+    if (!view || map.contains(buffer))
+      return;
+    copyView(builder, view.getSource(), views);
+    builder.clone(*view, map);
+    views.push_back(buffer);
+  }
+
   ProgramOp optimizer, program;
-  std::optional<CommandCopier> commands;
+  IRMapping map;
   llvm::DenseMap<Block *, Operation *> fronts;
 };
 

@@ -13,16 +13,14 @@
 
 namespace segue {
 
-/// Listens to a builder and gives every new op the block that it belongs to, and the parameter that it is about.
+/// Listens to a builder and gives every new op the block that it belongs to.
 struct BlockTagger : mlir::OpBuilder::Listener {
   void notifyOperationInserted(mlir::Operation *op, mlir::OpBuilder::InsertPoint) override {
     if (block)
       op->setAttr(SegueDialect::kBlockAttr, block);
-    if (update)
-      op->setAttr(SegueDialect::kUpdateAttr, update);
   }
-  /// Null: none. With `update`, ops share kernels with those of that parameter alone.
-  mlir::Attribute block, update;
+  /// Null: none.
+  mlir::Attribute block;
 };
 
 } // namespace segue

@@ -118,19 +118,18 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
   for (const TrainedParameter &parameter : parameters)
     gradients.push_back(writer.addArgument(parameter.type, parameter.loc, (kGradientPrefix + parameter.name).str(),
                                            Role::Gradient, parameter.name));
-  SmallVector<Value> squares;
+  Value total;
   BlockTagger tagger;
   b.setListener(&tagger);
   for (auto [parameter, gradient] : llvm::zip_equal(parameters, gradients)) {
     tagger.block = parameter.block; // gradients come and go with their block, as in the optimizer
-    // Kernels of one gradient each can run wherever that is made, and give the same bits there.
-    tagger.update = b.getStringAttr(parameter.name);
-    squares.push_back(squareEntry(b, parameter.loc, gradient));
+    Value sum = sumOfSquares(b, parameter.loc, gradient);
+    total = total ? Value(AddOp::create(b, parameter.loc, total, sum)) : sum;
   }
   b.setListener(nullptr);
-  if (squares.empty())
-    squares.push_back(ConstantOp::create(b, module.getLoc(), RankedTensorType::get({1}, b.getF32Type()), 0.0));
-  writer.addResult(ConcatOp::create(b, module.getLoc(), squares, 0), kGradSquares, Role::Output);
+  if (!total)
+    total = ConstantOp::create(b, module.getLoc(), RankedTensorType::get({}, b.getF32Type()), 0.0);
+  writer.addResult(total, "grad_norm_sq", Role::Output);
   writer.finish();
 }
 

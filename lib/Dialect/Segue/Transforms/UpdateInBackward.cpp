@@ -143,7 +143,8 @@ private:
   /// parameter's update.
   Value appendSquare(OpBuilder &builder, StringRef name, Value gradient, Attribute block) {
     Operation *before = terminator->getPrevNode();
-    Value square = squareEntry(builder, gradient.getLoc(), gradient);
+    Value square = ReshapeOp::create(builder, gradient.getLoc(), sumOfSquares(builder, gradient.getLoc(), gradient),
+                                     ArrayRef<int64_t>{1});
     for (Operation *op = before ? before->getNextNode() : &terminator->getBlock()->front(); op != terminator;
          op = op->getNextNode()) {
       if (block)

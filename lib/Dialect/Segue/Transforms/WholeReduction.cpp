@@ -30,7 +30,3 @@ Value segue::sumOfSquares(OpBuilder &b, Location loc, Value x) {
   x = toF32(b, loc, x);
   return reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));
 }
-
-Value segue::squareEntry(OpBuilder &b, Location loc, Value x) {
-  return ReshapeOp::create(b, loc, sumOfSquares(b, loc, x), ArrayRef<int64_t>{1});
-}

@@ -19,9 +19,8 @@ mlir::Value toF32(mlir::OpBuilder &b, mlir::Location loc, mlir::Value x);
 /// and sums have a smaller error.
 mlir::Value reduceWhole(mlir::OpBuilder &b, mlir::Location loc, ReduceKind kind, mlir::Value x);
 
-/// The sum of the squares of all elements, in f32; and the same as a tensor of one element.
+/// The sum of the squares of all elements, in f32.
 mlir::Value sumOfSquares(mlir::OpBuilder &b, mlir::Location loc, mlir::Value x);
-mlir::Value squareEntry(mlir::OpBuilder &b, mlir::Location loc, mlir::Value x);
 
 } // namespace segue
 

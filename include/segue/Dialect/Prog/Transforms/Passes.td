@@ -46,29 +46,6 @@ def ProgPlanMemory : Pass<"prog-plan-memory", "::segue::prog::ProgramOp"> {
   ];
 }
 
-def ProgNormInBackward : Pass<"prog-norm-in-backward", "::mlir::ModuleOp"> {
-  let summary = "has backward give the sum of squares of each gradient";
-  let description = [{
-    Copies the commands of `@grad_norm` into `@backward`, those of each gradient behind the last
-    command that touches it, and appends its output, `grad_norm_squares`. Under a budget, a
-    gradient that has left then need not come back for the norm. `@grad_norm` stays, for
-    gradients that are sums of several batches, or that somebody changes: it has the same
-    commands, and gives the same bits.
-
-    Nothing is done where `@grad_norm` reads a gradient in another layout than `@backward` gives
-    it in, and where there is none of the two. Comes before passes that place temporaries.
-
-    ```mlir
-    prog.program @backward inputs [...] outputs [grad.w, grad_norm_squares] {
-      prog.phase backward {
-        prog.block "b0" {
-          prog.matmul ...           // grad.w
-          prog.launch @squares(...) // of @grad_norm
-    ```
-  }];
-  let statistics = [Statistic<"copied", "copied", "Commands that follow a gradient">];
-}
-
 def ProgUpdateInForward : Pass<"prog-update-in-forward", "::mlir::ModuleOp"> {
   let summary = "makes a forward that updates its parameters first";
   let description = [{

@@ -152,11 +152,9 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     elements, or where 64 does not divide them, a state stays in f32, as the state
     `ema.p` does. `StateCodes.h` says what codes mean.
 
-    `@grad_norm` returns `grad_norm_squares`: for each gradient of a parameter, the
-    sum of the squares of its elements. The session adds these up, takes the
-    root and passes `clip`. Ops carry the parameter as `segue.update` and share kernels
-    with those of no other, so that `prog-norm-in-backward` can run them where the
-    gradient is made.
+    `@grad_norm` returns the sum of the squares of all elements of all
+    gradients of parameters; the session adds these over its modules, takes the
+    root and passes `clip`.
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
     `segue.rate_group` gives it another learning rate: that of group 2 is the
@@ -175,12 +173,10 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
       %4 = segue.sub %w, %3 : tensor<4xf32>
       return %4 : tensor<4xf32>
     }
-    func.func @grad_norm(%grad: tensor<4xf32>) -> tensor<1xf32> {
+    func.func @grad_norm(%grad: tensor<4xf32>) -> tensor<f32> {
       %0 = segue.mul %grad, %grad : tensor<4xf32>
       %1 = segue.reduce sum %0 dims [0] : tensor<4xf32> -> tensor<f32>
-      %2 = segue.reshape %1 : tensor<f32> -> tensor<1xf32>
-      %3 = segue.concat %2 dim 0 : tensor<1xf32> -> tensor<1xf32>
-      return %3 : tensor<1xf32>
+      return %1 : tensor<f32>
     }
     ```
   }];
@@ -203,7 +199,8 @@ def SegueUpdateInBackward : Pass<"segue-update-in-backward", "::mlir::ModuleOp">
 
     `@backward` takes the parameters, states and scalars of `@optimizer`, and
     gives its results in the place of the gradients of parameters; last comes
-    `grad_norm_squares`, which `@grad_norm` gives otherwise. Both functions are gone then. What needs all gradients
+    `grad_norm_squares`, the sum of squares of each of these gradients, which
+    `@grad_norm` adds up. Both functions are gone then. What needs all gradients
     before the first update, such as clipping by their norm, cannot be done so:
     the session says so. Ops of an update carry `segue.update`, the name of the
     parameter, and share kernels with no others.

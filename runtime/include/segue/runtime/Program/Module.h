@@ -26,8 +26,7 @@
 
 namespace segue::inline runtime {
 
-/// The name of a result of backward: sums of squares of the gradients of parameters, f32, one each. "grad_norm" gives
-/// the same of gradients that are sums of several batches, or were changed.
+/// The name of the result of a backward that updates parameters: sums of squares of their gradients, f32, one each.
 inline constexpr std::string_view gradSquaresName = "grad_norm_squares";
 
 using TensorMap = std::map<std::string, Tensor, std::less<>>;

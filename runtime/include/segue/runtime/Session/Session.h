@@ -82,9 +82,6 @@ struct SessionOptions {
   /// Gradients are scaled so that their joint norm is at most this; 0 or less
   /// leaves them as they are.
   double maxGradNorm = 0;
-  /// True if the norm is taken from gradients after backward, though that gives their squares: where somebody may
-  /// change them. A step with hooks sets it. The bits are the same; under a budget gradients are read again.
-  bool takesNormFromGradients = false;
   /// Scales the loss. A step whose loss or gradients are not finite is then skipped with nothing changed but the
   /// scale, until that has fallen below 1; then it throws NanLoss as without. Not with an optimizer in backward.
   std::optional<LossScaling> lossScaling;
@@ -292,8 +289,7 @@ public:
   size_t rateCount() const;
 
   /// The sum of the gradients waiting for a parameter, between forwardBackward
-  /// and optimize, times the scale of the loss. It is there to be read: a hook changes gradients. Throws NameUnknown,
-  /// InvalidArgument if it has none.
+  /// and optimize, times the scale of the loss. Throws NameUnknown, InvalidArgument if it has none.
   const Tensor &gradient(std::string_view key) const;
   /// Returns the gradients of batch tensors in the last forwardBackward, by name.
   const TensorMap &inputGradients() const;
