@@ -410,7 +410,7 @@ TEST(PlannedGraphs, EveryBudgetIsKept) {
 // that leave at the same time make the room. If its copy has not ended by then, it stays
 // where it lies, and does not come over the link.
 TEST(PlannedGraphs, WhatIsNeededWhileItLeavesStays) {
-  for (int64_t seed : {166, 175}) // which have such a plan for the least memory
+  for (int64_t seed : {79}) // which has such a plan for the least memory
     for (const char *manner : {"", ",streams"}) {
       SCOPED_TRACE("SEGUE_PLAN=" + std::to_string(seed) + manner);
       Graph graph(seed);
