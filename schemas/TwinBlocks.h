@@ -35,8 +35,9 @@ namespace segue {
 /// The order of blocks, and of the threads in each as far as they do not wait for one another.
 enum class TwinOrder { Forward, Reverse, Shuffled };
 
-/// What the code of a kernel calls in place of intrinsics, on the thread that runs its
-/// blocks. The object has a variable that points to it. The order is part of the code.
+/// The functions that the code of a kernel calls in place of intrinsics, on the thread that
+/// runs its blocks. The object has a variable that points to them. Their order is part of
+/// the code.
 struct TwinCalls {
   uint32_t (*thread)();
   uint32_t (*block)();
@@ -176,7 +177,7 @@ private:
 
 } // namespace twins
 
-/// What `kTwinCallsSymbol` of an object must point to before its kernels run.
+/// The functions that `kTwinCallsSymbol` of an object must point to before its kernels run.
 inline const TwinCalls &twinCalls() {
   static constexpr TwinCalls calls = {
       [] { return twins::Blocks::running->current->thread; },

@@ -119,7 +119,7 @@ public:
     if (!options.v3 && !options.v4 && !options.gpuCapability)
       return module.emitError() << "no instruction set to compile kernels for: ask for x86-64-v3, x86-64-v4 or both";
     bool emitsGpu = options.emit == Emit::Gpu || options.emit == Emit::NVVM || options.emit == Emit::PTX;
-    if (emitsGpu && !options.gpuCapability)
+    if ((emitsGpu || !options.gpuTwins.empty()) && !options.gpuCapability)
       return module.emitError() << "kernels of a GPU need a target such as sm_90";
     auto forward = module.lookupSymbol<func::FuncOp>("forward");
     if (!forward)

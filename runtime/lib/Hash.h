@@ -22,7 +22,7 @@ namespace segue::inline runtime {
 /// Returns the hash of `bytes` bytes at `data`, which may be null if there are none. Any thread may call.
 uint64_t hashOf(const void *data, size_t bytes, uint64_t seed = 0);
 
-/// The same hash of bytes that come in pieces. One thread.
+/// Computes the hash of `hashOf` for bytes that come in pieces. One thread may use it.
 class HashOfPieces {
 public:
   explicit HashOfPieces(uint64_t seed = 0);

@@ -27,7 +27,7 @@ SERVICES = ("bigram-blocks", {"table": 0.01, "w0": 0.002, "w1": 0.001}, "sim:dra
 # The spill file is one of the build, since a temporary folder may lie in memory.
 SPILL = BIN.parent / "check" / "killed"
 DISK = ("bigram-blocks", SERVICES[1], "cpu:threads=1", ["--budget", "2400KiB", "--spill-dir", SPILL, "--spill-capacity", "16MiB"])
-# Of weights and moments, 2.2 MiB, the host holds the most that it may.
+# The host holds as much of the 2.2 MiB of weights and moments as it may.
 BELOW = (*DISK[:2], "sim:host=1MiB,latency=0s,threads=1", DISK[3])
 
 

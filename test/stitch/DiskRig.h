@@ -109,7 +109,7 @@ inline DeviceRef deviceOf(uint64_t dramBytes, const std::string &capacity, const
   return openSimDevice(DeviceOptions("sim", sim + "," + options), seam);
 }
 
-/// What the session logs goes to `log`, where somebody wants it.
+/// A session writes its log to `log`, where somebody wants it.
 inline Session makeSession(const DeviceRef &device, const Binary &binary = model(),
                            std::function<void(const std::string &)> log = {}) {
   SessionOptions options;

@@ -268,7 +268,7 @@ TEST(SealedBelowHost, HasTheBitsOfItsStepInAnyOrder) {
   }
 }
 
-// What a plan needs to be made, when all leaves that can, is more than what the plan in force takes.
+// Making a plan takes more of the disk, as all leaves that can, than the plan in force does.
 TEST_F(SealedSession, ALaterPlanWithoutRoomLeavesTheOneInForce) {
   DeviceRef device = open(budget);
   std::vector<std::string> said;

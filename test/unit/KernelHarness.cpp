@@ -299,7 +299,7 @@ std::vector<HostTensor> test::randomArguments(Kernels &kernels, uint64_t seed) {
 /// gradients that are cut in slices are dozens.
 constexpr size_t kPlaces = 8;
 
-/// The same of kernels of a GPU: every order gives the same bits, and so does work in place.
+/// Fails unless kernels of a GPU give what the interpreter gives, with the same bits in every order, and in place.
 static void expectParityOnGpu(const std::string &text, const std::vector<HostTensor> &arguments,
                               llvm::ArrayRef<HostTensor> expected, Tolerance tolerance) {
   Kernels kernels(text, /*gpu=*/true);

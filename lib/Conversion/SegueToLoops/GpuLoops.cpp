@@ -72,7 +72,7 @@ GpuSchedule GpuSchedule::of(FusedOp fused, const LoopPlan &plan) {
       schedule.threads = schedule.units = 128;
       return schedule;
     }
-    // As few rounds as the most threads allow, each as full as it can be.
+    // A row takes as few rounds as the most threads allow, and each round is as full as it can be.
     int64_t rounds = llvm::divideCeil(steps, kMostTeam);
     schedule.team = llvm::alignTo(llvm::divideCeil(steps, rounds), kWarp);
     schedule.threads = schedule.team == kWarp && !shape.chunks ? 4 * kWarp : schedule.team;
@@ -156,7 +156,7 @@ void KernelBuilder::endOnGpu() {
 }
 
 //===----------------------------------------------------------------------===//
-// What threads share
+// Teams of threads
 //===----------------------------------------------------------------------===//
 
 Value KernelBuilder::shared(int64_t elements, Type type) {
@@ -290,13 +290,6 @@ void KernelBuilder::buildColumnsOnGpu() {
       }
       memref::StoreOp::create(then, loc, sum, all, lane);
     }
-    columnEpilogue = true;
-    rowScope = innermost();
-    SmallVector<Value> values;
-    for (Value value : body.getTerminator()->getOperands())
-      values.push_back(element(value, plan.column));
-    if (!failedToBuild)
-      for (auto [result, value] : llvm::enumerate(values))
-        store(value, resultArgument(result), column, top().builder);
+    storeColumn(column);
   });
 }

@@ -105,6 +105,8 @@ private:
   void buildRow(mlir::Value row, mlir::Value chunk);
   void buildLevel(int64_t level, mlir::Value chunk);
   void buildColumns();
+  /// Stores all results of a column whose sums are known.
+  void storeColumn(mlir::Value column);
   void buildOwn();
   void buildShape();
   /// Calls `write` for each of the columns that one iteration of a column loop computes: on a processor one. What is known of

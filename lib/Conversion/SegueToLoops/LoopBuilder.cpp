@@ -345,6 +345,17 @@ void KernelBuilder::buildRows() {
 // Columns: blocks of them, so that the sums stay in registers or L1
 //===----------------------------------------------------------------------===//
 
+void KernelBuilder::storeColumn(Value column) {
+  columnEpilogue = true;
+  rowScope = innermost();
+  SmallVector<Value> values;
+  for (Value value : body.getTerminator()->getOperands())
+    values.push_back(element(value, plan.column));
+  if (!failedToBuild)
+    for (auto [result, value] : llvm::enumerate(values))
+      store(value, resultArgument(result), column, top().builder);
+}
+
 void KernelBuilder::buildColumns() {
   if (gpu)
     return buildColumnsOnGpu();
@@ -396,16 +407,9 @@ void KernelBuilder::buildColumns() {
           memref::StoreOp::create(b, loc, arith::DivFOp::create(b, loc, sum, count).getResult(), sums, at);
           return {};
         });
-    columnEpilogue = true;
     loop(start, stop, 1, {}, [&](Value column, ValueRange) -> SmallVector<Value> {
       defineColumn(column);
-      rowScope = scopes.size() - 1;
-      SmallVector<Value> values;
-      for (Value value : body.getTerminator()->getOperands())
-        values.push_back(element(value, plan.column));
-      if (!failedToBuild)
-        for (auto [result, value] : llvm::enumerate(values))
-          store(value, resultArgument(result), column, top().builder);
+      storeColumn(column);
       return {};
     });
     return {};

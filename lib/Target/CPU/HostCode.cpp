@@ -9,9 +9,7 @@
 #include "../Kernels/Codegen.h"
 #include "Link.h"
 #include "llvm/IR/Module.h"
-#include "llvm/MC/TargetRegistry.h"
 #include "llvm/Support/TargetSelect.h"
-#include "llvm/TargetParser/Triple.h"
 #include <mutex>
 
 static void initializeTarget() {
@@ -26,14 +24,7 @@ static void initializeTarget() {
 
 std::unique_ptr<llvm::TargetMachine> segue::createHostMachine(llvm::StringRef cpu, llvm::CodeGenOptLevel level) {
   initializeTarget();
-  llvm::Triple triple("x86_64-unknown-linux-gnu");
-  std::string error;
-  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
-  if (!target)
-    return nullptr;
-  return std::unique_ptr<llvm::TargetMachine>(
-      target->createTargetMachine(triple, cpu, "", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt,
-                                  level));
+  return createMachine("x86_64-unknown-linux-gnu", cpu, level);
 }
 
 llvm::Expected<std::string> segue::hostCode(llvm::Module &module, llvm::StringRef cpu) {

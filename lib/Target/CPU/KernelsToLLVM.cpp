@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What is particular to a processor: an entry that takes its arguments from an
-// array, and loops that a range may cut anywhere.
+// A processor's kernels have an entry that takes its arguments from an array, and
+// loops that a range may cut anywhere; both are made here.
 //
 //===----------------------------------------------------------------------===//
 

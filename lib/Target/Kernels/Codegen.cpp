@@ -10,11 +10,23 @@
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
+#include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/TargetParser/Triple.h"
 
 using llvm::SmallVector;
+
+std::unique_ptr<llvm::TargetMachine> segue::createMachine(llvm::StringRef name, llvm::StringRef cpu,
+                                                          llvm::CodeGenOptLevel level) {
+  llvm::Triple triple(name);
+  std::string error;
+  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (!target)
+    return nullptr;
+  return std::unique_ptr<llvm::TargetMachine>(
+      target->createTargetMachine(triple, cpu, "", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt, level));
+}
 
 void segue::optimize(llvm::Module &module, llvm::TargetMachine &machine, llvm::OptimizationLevel level) {
   llvm::LoopAnalysisManager loops;

@@ -10,9 +10,14 @@
 
 #include "llvm/Passes/OptimizationLevel.h"
 #include "llvm/Target/TargetMachine.h"
+#include <memory>
 #include <string>
 
 namespace segue {
+
+/// Returns a machine for `cpu` of a triple, whose target the caller has initialized; null if LLVM has none.
+std::unique_ptr<llvm::TargetMachine> createMachine(llvm::StringRef triple, llvm::StringRef cpu,
+                                                   llvm::CodeGenOptLevel level = llvm::CodeGenOptLevel::Aggressive);
 
 /// Runs LLVM's passes for `machine`. No loop becomes a call of the C library.
 void optimize(llvm::Module &module, llvm::TargetMachine &machine,

@@ -36,7 +36,7 @@ static Value shuffledWord(OpBuilder &b, Location loc, Value word, Value offset) 
   return NVVM::ShflOp::create(b, loc, word.getType(), mask, word, offset, clamp, NVVM::ShflKind::bfly, UnitAttr());
 }
 
-/// What another thread of the warp has for `value`: words of 64 bits go in halves.
+/// Returns the `value` of another thread of the warp. Words of 64 bits go in halves.
 static Value shuffled(OpBuilder &b, Location loc, Value value, Value offset) {
   Type type = value.getType(), i32 = b.getI32Type(), i64 = b.getI64Type();
   if (type.getIntOrFloatBitWidth() == 32)
@@ -124,7 +124,7 @@ std::unique_ptr<llvm::Module> segue::gpuKernelsToLLVM(ModuleOp module, llvm::LLV
   if (!translated)
     module.emitError("kernels of a GPU could not be translated");
   else
-    // As on a processor, subnormal numbers of f32 are flushed.
+    // Subnormal numbers of f32 are flushed, as on a processor.
     for (llvm::Function &function : *translated)
       if (!function.isDeclaration())
         function.addFnAttr("denormal-fp-math-f32", "preserve-sign,preserve-sign");

@@ -141,7 +141,7 @@ llvm::Expected<int64_t> GpuTwins::run(StringRef name, ArrayRef<void *> args, Twi
   const Kernel &kernel = kernels.find(name)->second;
   uint64_t fault = UINT64_MAX;
   void *word = &fault;
-  // What a launch tells of its range is not read.
+  // A kernel of the compiler reads neither.
   int64_t range = -1, piece = -1;
   SmallVector<void *> buffers(args), parameters;
   for (void *&buffer : buffers)

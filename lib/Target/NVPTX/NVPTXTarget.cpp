@@ -8,9 +8,7 @@
 #include "segue/Target/NVPTX/NVPTXTarget.h"
 #include "../Kernels/Codegen.h"
 #include "GpuKernelsToLLVM.h"
-#include "llvm/MC/TargetRegistry.h"
 #include "llvm/Support/TargetSelect.h"
-#include "llvm/TargetParser/Triple.h"
 #include <mutex>
 
 using namespace mlir;
@@ -24,14 +22,7 @@ static std::unique_ptr<llvm::TargetMachine> createGpuMachine(unsigned capability
     LLVMInitializeNVPTXTargetMC();
     LLVMInitializeNVPTXAsmPrinter();
   });
-  llvm::Triple triple("nvptx64-nvidia-cuda");
-  std::string error;
-  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
-  if (!target)
-    return nullptr;
-  return std::unique_ptr<llvm::TargetMachine>(
-      target->createTargetMachine(triple, "sm_" + std::to_string(capability), "", llvm::TargetOptions(), llvm::Reloc::PIC_,
-                                  std::nullopt, llvm::CodeGenOptLevel::Aggressive));
+  return createMachine("nvptx64-nvidia-cuda", "sm_" + std::to_string(capability));
 }
 
 ArrayRef<unsigned> segue::gpuCapabilities() {

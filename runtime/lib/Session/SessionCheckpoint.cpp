@@ -92,7 +92,7 @@ void Session::restore(const Checkpoint &checkpoint) {
     ++deferred;
     Tensor source = given->second.read();
     checkSame("checkpoint, parameter \"" + info.key + "\"", source, info.desc);
-    // What the slab has already is let go, so that one is there at a time.
+    // A weight that the slab has already is let go, so that one is in memory at a time.
     bool stays = s.streamed->isInSlab(slot) && haveEqualBytes(source, s.streamed->dequantized(s.device, slot));
     sources.push_back(stays ? Tensor() : std::move(source));
   }

@@ -267,6 +267,29 @@ TEST_F(CudaMemoryTest, AKernelMaySayItsGrid) {
   gpu->memory().free(dram, limit.data, 512, 512, limit.account, {});
 }
 
+// Compiled kernels rely on where their arguments begin.
+TEST(CudaDevice, AnArgumentLessAlignedThanItsKernelTakesItForIsFound) {
+  DeviceRef gpu = Device::open("cuda:5,dram=8MiB,pinned=4MiB");
+  std::string text = deviceKernelsPtx, plain = "failBehind(.param .u64 limit";
+  text.replace(text.find(plain), plain.size(), "failBehind(.param .u64 .ptr .align 16 limit");
+  KernelSource source{"test", "failBehind", {{KernelIsa::Ptx, 0, std::as_bytes(std::span(text)), "failBehind"}}};
+  KernelRef kernel = gpu->makeKernel(source);
+  MemoryBlock limit = gpu->memory().allocate(dram, 512, 512);
+  int64_t units[] = {0, 4, 4};
+  gpu->copy(limit.data, units, sizeof(units));
+  auto launch = [&](size_t at) {
+    void *args[] = {static_cast<std::byte *>(limit.data) + at * sizeof(int64_t)};
+    gpu->launch(*kernel, args, 4, 4, 1);
+  };
+  EXPECT_NO_THROW(launch(2));
+  try {
+    launch(1);
+    FAIL() << "8 bytes behind a multiple of 16";
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::DeviceLost);
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // What goes wrong
 //===----------------------------------------------------------------------===//

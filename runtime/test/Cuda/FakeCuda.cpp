@@ -517,8 +517,11 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
   made.kernel = kernel;
   made.twin = twin;
   std::string_view head = own.substr(0, own.find('{'));
-  for (size_t at = head.find(".param"); at != std::string_view::npos; at = head.find(".param", at + 1))
-    ++made.parameters;
+  for (size_t at = head.find(".param"); at != std::string_view::npos; at = head.find(".param", at + 1)) {
+    std::string parameter(head.substr(at, head.find_first_of(",)", at) - at));
+    size_t align = parameter.find(".align ");
+    made.alignments.push_back(align == std::string::npos ? 1 : std::strtoull(parameter.c_str() + align + 7, nullptr, 10));
+  }
   if (size_t at = head.find(".reqntid "); at != std::string_view::npos) // which no attribute tells
     made.required = std::atoi(std::string(head.substr(at + 9, 6)).c_str());
   if (size_t at = head.find(".maxntid "); at != std::string_view::npos)
@@ -547,9 +550,16 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
     misdeeds += "a launch of " + function.name + " takes memory for stacks\n";
     return outOfMemory;
   }
-  std::vector<uint64_t> values(function.parameters);
-  for (size_t i = 0; i < values.size(); ++i)
+  std::vector<uint64_t> values(function.alignments.size());
+  bool isAligned = true;
+  for (size_t i = 0; i < values.size(); ++i) {
     values[i] = *static_cast<uint64_t *>(parameters[i]);
+    isAligned &= values[i] % function.alignments[i] == 0;
+  }
+  if (!isAligned) { // a GPU finds out when it has to access what is not
+    give(stream, {.run = [] { throw fakecuda::IllegalAddress(); }});
+    return success;
+  }
   if (function.twin) {
     give(stream, {.run = [=, twin = function.twin, seed = current->random()] {
            fakecuda::runBlocks(twin, {values, blocks, threads}, seed);

@@ -14,7 +14,8 @@
 //     until somebody waits, at times one stream far ahead of or behind the others.
 //   - Device addresses cannot be read or written by the host. Ranges are reserved, chunks
 //     mapped, and what touches an address that is not mapped when its turn comes ends the
-//     GPU with ILLEGAL_ADDRESS, for good.
+//     GPU with ILLEGAL_ADDRESS, for good. So does an argument that is no multiple of what
+//     its kernel takes it for.
 //   - Pageable memory is read when a copy is asked for, and held back for one to the host.
 //   - Host functions run on one thread; every call of the driver there is refused.
 //   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), or

@@ -64,7 +64,8 @@ struct Module {
 };
 struct Function {
   std::string name;
-  size_t parameters = 0;
+  /// By parameter, what its value is a multiple of.
+  std::vector<uint64_t> alignments;
   int threads = 1024, required = 0, localBytes = 0;
   fakecuda::Kernel kernel = nullptr;
   /// A kernel of the compiler, where there is no `kernel` of that name.
