@@ -12,7 +12,7 @@
 //
 // A fiber begins by setcontext, which asks the system for the mask of signals, and goes
 // on by _longjmp, which does not: a thread of a row kernel waits some tens of times.
-// Fibers stay for the threads of later blocks.
+// Fibers stay for the threads of later blocks, and their stacks for later kernels.
 //
 //===----------------------------------------------------------------------===//
 
@@ -45,6 +45,8 @@ struct TwinCalls {
   void (*waitForWarp)();
   /// Gives `word` to the threads of the warp; returns that of the one whose number differs by `distance` (exclusive or).
   uint32_t (*shuffle)(uint32_t word, uint32_t distance);
+  /// The number of blocks.
+  uint32_t (*blocks)();
 };
 inline constexpr const char *kTwinCallsSymbol = "segue_twin_calls";
 
@@ -70,8 +72,8 @@ struct Fiber {
 
 class Blocks {
 public:
-  Blocks(TwinEntry entry, unsigned threads, void *const *parameters)
-      : entry(entry), threads(threads), parameters(parameters), fibers(threads) {}
+  Blocks(TwinEntry entry, unsigned threads, uint64_t blocks, void *const *parameters)
+      : entry(entry), threads(threads), blocks(uint32_t(blocks)), parameters(parameters), fibers(threads) {}
 
   std::string run(uint64_t number, const std::vector<uint32_t> &order) {
     block = uint32_t(number);
@@ -96,9 +98,16 @@ public:
       _longjmp(home, 1);
   }
 
+  ~Blocks() {
+    for (Fiber &fiber : fibers)
+      if (fiber.stack)
+        spareStacks.push_back(std::move(fiber.stack));
+  }
+
   static inline thread_local Blocks *running = nullptr;
   TwinEntry entry;
   unsigned threads;
+  uint32_t blocks;
   void *const *parameters;
   uint32_t block = 0;
   Fiber *current = nullptr;
@@ -121,7 +130,12 @@ private:
       _longjmp(fiber.place, 1);
     fiber.begun = true;
     fiber.thread = uint32_t(&fiber - fibers.data());
-    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    if (spareStacks.empty()) {
+      fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    } else {
+      fiber.stack = std::move(spareStacks.back());
+      spareStacks.pop_back();
+    }
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
@@ -171,6 +185,7 @@ private:
     return true;
   }
 
+  static inline thread_local std::vector<std::unique_ptr<char[]>> spareStacks;
   std::vector<Fiber> fibers;
   jmp_buf home;
 };
@@ -191,6 +206,7 @@ inline const TwinCalls &twinCalls() {
         twins::Blocks::running->wait(twins::State::AtShuffle);
         return fiber.word;
       },
+      [] { return twins::Blocks::running->blocks; },
   };
   return calls;
 }
@@ -210,7 +226,7 @@ inline std::string runTwin(TwinEntry entry, unsigned threads, uint64_t blocks, v
     std::ranges::shuffle(threadOrder, random);
     std::ranges::shuffle(blockOrder, random);
   }
-  twins::Blocks all(entry, threads, parameters);
+  twins::Blocks all(entry, threads, blocks, parameters);
   twins::Blocks::running = &all;
   std::string error;
   for (uint64_t block : blockOrder)

@@ -52,24 +52,41 @@ def compiled(text, *options, timeout=120):
     return done
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("model", [gpt_s, llama], ids=["gpt-s", "llama"])
-def test_ptxas_assembles_every_kernel(model, capability, tmp_path):
-    torch.manual_seed(0)
-    ptx = tmp_path / "kernels.ptx"
-    ptx.write_bytes(compiled(model(), f"--target=sm_{capability}", "--emit=ptx").stdout)
-    done = subprocess.run([str(PTXAS), f"-arch=sm_{capability}", "-v", str(ptx), "-o", str(tmp_path / "kernels.cubin")],
+def require_lean(ptx, capability, folder):
+    """`ptxas` assembles `ptx` for a capability, and no kernel of it spills or has a stack. Returns how many there are."""
+    done = subprocess.run([str(PTXAS), f"-arch=sm_{capability}", "-v", str(ptx), "-o", str(folder / "kernels.cubin")],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[:4000]
     rows = re.findall(r"entry function '(\w+)'.*\n.*\n\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
                       r".*Used (\d+) registers(?:.*?(\d+) bytes smem)?", done.stderr)
-    assert len(rows) == len(re.findall(r"\.visible \.entry", ptx.read_text())) > 10
+    assert len(rows) == len(re.findall(r"\.visible \.entry", ptx.read_text()))
     print(f"\n{'kernel':40s} registers shared stack spilled")
     for name, stack, stores, loads, registers, shared in rows:
         print(f"{name:40s} {registers:>9s} {shared or 0:>6} {stack:>5s} {int(stores) + int(loads):7d}")
     for name, stack, stores, loads, registers, _ in rows:
         assert int(stack) == int(stores) == int(loads) == 0, f"{name} keeps values in memory of its own"
         assert int(registers) <= MOST_REGISTERS, f"{name} takes {registers} registers"
+    return len(rows)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("model", [gpt_s, llama], ids=["gpt-s", "llama"])
+def test_ptxas_assembles_every_kernel(model, capability, tmp_path):
+    torch.manual_seed(0)
+    ptx = tmp_path / "kernels.ptx"
+    ptx.write_bytes(compiled(model(), f"--target=sm_{capability}", "--emit=ptx").stdout)
+    assert require_lean(ptx, capability, tmp_path) > 10
+
+
+@pytest.mark.parametrize("ptx", sorted(Path(ROOT, "runtime", "lib", "Cuda", "Builtin").glob("*.ptx")), ids=lambda path: path.stem)
+def test_ptxas_assembles_the_kernels_of_the_runtime(ptx, tmp_path):
+    for capability in CAPABILITIES:
+        assert require_lean(ptx, capability, tmp_path) > 0
+
+
+def test_the_kernels_of_the_runtime_are_what_their_sources_give():
+    done = subprocess.run([str(Path(ROOT) / "tools" / "gpu-kernels"), "--check"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def small_gpt():

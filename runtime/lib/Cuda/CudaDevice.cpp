@@ -21,6 +21,7 @@
 #include "CudaEngine.h"
 #include "HostMemory.h"
 #include "Kernels.h"
+#include "Relayout.h"
 #include "MappedMemory.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -114,7 +115,9 @@ private:
   HostHeap heap_;
   PinnedMemory pinned_;
   MappedMemory dram_;
+  HostWords words_;
   Kernels kernels_;
+  BuiltinKernels builtin_;
   CudaEngine engine_;
   /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
   std::byte *staging_[queueCount]{};
@@ -155,7 +158,7 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
       pinned_(*context_, options.pinnedBytes),
       dram_(*context_, options.dramBytes, [this](const Fence &fence) { return streams_.isPast(fence); }),
-      kernels_(context_), engine_(name_, *context_, streams_) {
+      words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_), engine_(name_, builtin_) {
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
 }
@@ -342,11 +345,7 @@ void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target
     return streams_.call([&plan, source, target] {
       relayoutHere(plan, source, target, int(std::thread::hardware_concurrency()));
     });
-  if (!plan.isContiguous())
-    throw Error(ErrorCode::Unsupported, "device \"" + name_ +
-                                            "\" has no kernels for strides, tiles, casts and codes yet: it brings no "
-                                            "tensor in its own memory to another layout");
-  copyNow(static_cast<std::byte *>(target), static_cast<const std::byte *>(source), plan.bytesWritten());
+  relayoutOnDevice(builtin_, plan, static_cast<const std::byte *>(source), static_cast<std::byte *>(target));
 }
 
 } // namespace segue::inline runtime::cuda

@@ -5,23 +5,23 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An engine that fills memory by the driver. Everything else is Unsupported, with a
-// message that says so: the device runs programs of kernels alone.
+// An engine that fills memory by the driver, and changes and counts numbers by kernels of
+// the runtime. Products and attention are Unsupported, with a message that says so: the
+// device runs programs of kernels alone.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_CUDA_CUDAENGINE_H
 #define SEGUE_LIB_CUDA_CUDAENGINE_H
 
-#include "Streams.h"
+#include "BuiltinKernels.h"
 #include "segue/runtime/Engine/Engine.h"
 
 namespace segue::inline runtime::cuda {
 
 class CudaEngine final : public Engine {
 public:
-  CudaEngine(std::string device, const Context &context, Streams &streams)
-      : device_(std::move(device)), context_(context), streams_(streams) {}
+  CudaEngine(std::string device, BuiltinKernels &kernels) : device_(std::move(device)), kernels_(kernels) {}
 
   std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &) override { refuse("matmul"); }
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &) override {
@@ -33,19 +33,18 @@ public:
   }
   std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &) override { refuse("library calls"); }
   void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) override;
-  void add(float *, const float *, int64_t) override { refuse("sums of gradients"); }
-  void countNonFinite(const NonFiniteRows &, const void *, NonFiniteCount &) override { refuse("counts of NaN"); }
-  void scale(float *, int64_t, float) override { refuse("scaling of gradients"); }
-  void rotate(float *, int64_t, int64_t) override { refuse("rotation of slabs"); }
-  void restore(const LowBitRows &) override { refuse("low-rank products of slabs"); }
+  void add(float *sum, const float *addend, int64_t count) override;
+  void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) override;
+  void scale(float *data, int64_t count, float factor) override;
+  void rotate(float *rows, int64_t count, int64_t columns) override;
+  void restore(const LowBitRows &rows) override;
   uint64_t fusedCalls() const override { return 0; }
 
 private:
   [[noreturn]] void refuse(const char *what) const;
 
   std::string device_;
-  const Context &context_;
-  Streams &streams_;
+  BuiltinKernels &kernels_;
 };
 
 } // namespace segue::inline runtime::cuda

@@ -7,7 +7,6 @@
 
 #include "Kernels.h"
 #include <algorithm>
-#include <cstring>
 
 namespace segue::inline runtime::cuda {
 
@@ -80,50 +79,10 @@ std::shared_ptr<const CudaKernel> Kernels::make(const KernelSource &source) {
 // Launches
 //===----------------------------------------------------------------------===//
 
-Kernels::FaultWords::~FaultWords() {
-  context_->use();
-  for (void *page : pages_)
-    (void)context_->succeeded(context_->api().hostFree(page), "cuMemFreeHost");
+static void requireNoFault(const volatile uint64_t *words) {
+  if (uint64_t fault = *words; fault != UINT64_MAX)
+    throw KernelFault(int64_t(fault & 0xffff));
 }
-
-uint64_t *Kernels::FaultWords::take() {
-  static constexpr size_t wordsPerPage = 4096;
-  std::lock_guard lock(mutex_);
-  if (free_.empty()) {
-    void *page = nullptr;
-    context_->check(context_->api().hostAlloc(&page, wordsPerPage * sizeof(uint64_t), 0), "cuMemHostAlloc",
-                    ErrorCode::DeviceOom);
-    pages_.push_back(page);
-    std::memset(page, 0xff, wordsPerPage * sizeof(uint64_t));
-    for (size_t i = wordsPerPage; i-- > 0;)
-      free_.push_back(static_cast<uint64_t *>(page) + i);
-  }
-  uint64_t *word = free_.back();
-  free_.pop_back();
-  return word;
-}
-
-void Kernels::FaultWords::give(uint64_t *word) {
-  std::lock_guard lock(mutex_);
-  *word = UINT64_MAX;
-  free_.push_back(word);
-}
-
-/// The fault word of a launch, until the stream has come there.
-class Kernels::Launched final : public Given {
-public:
-  explicit Launched(FaultWords &words) : word(words.take()), words_(words) {}
-  ~Launched() override { words_.give(word); }
-  void settle() override {
-    if (uint64_t fault = *static_cast<const volatile uint64_t *>(word); fault != UINT64_MAX)
-      throw KernelFault(int64_t(fault & 0xffff));
-  }
-  /// A lost device is never heard of again, nor writes to what it was given.
-  uint64_t *const word;
-
-private:
-  FaultWords &words_;
-};
 
 void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range,
                      int64_t grain) {
@@ -133,8 +92,8 @@ void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void 
   while ((range + piece - 1) / piece > mostBlocks)
     piece *= 2;
   auto blocks = unsigned(kernel.blocks ? kernel.blocks : (range + piece - 1) / piece);
-  auto launched = std::make_unique<Launched>(faults_);
-  uint64_t last[] = {uint64_t(range), uint64_t(piece), reinterpret_cast<uint64_t>(launched->word)};
+  auto launched = std::make_unique<WordsOfLaunch>(words_, requireNoFault);
+  uint64_t last[] = {uint64_t(range), uint64_t(piece), reinterpret_cast<uint64_t>(launched->words)};
   std::vector<void *> given;
   given.reserve(args.size() + std::size(last));
   for (void *const &arg : args)
@@ -146,10 +105,7 @@ void Kernels::launch(Streams &streams, const CudaKernel &kernel, std::span<void 
                                            1, 1, 0, stream, given.data(), nullptr),
                     "cuLaunchKernel");
   });
-  if (streams.inBody())
-    streams.keep(std::move(launched));
-  else
-    launched->settle();
+  WordsOfLaunch::finish(streams, std::move(launched));
 }
 
 } // namespace segue::inline runtime::cuda

@@ -9,15 +9,12 @@
 // launches them. An object is loaded once for all kernels in it, and stays as long as a
 // handle of one does.
 //
-// A kernel tells its fault by writing to a word of page-locked memory, which the host
-// reads when the entry has ended: no copy is needed for the many launches without one.
-//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_CUDA_KERNELS_H
 #define SEGUE_LIB_CUDA_KERNELS_H
 
-#include "Streams.h"
+#include "HostWords.h"
 #include "segue/runtime/Device/Kernel.h"
 #include <map>
 
@@ -44,7 +41,7 @@ private:
 
 class Kernels {
 public:
-  explicit Kernels(std::shared_ptr<const Context> context) : context_(std::move(context)), faults_(context_) {}
+  Kernels(std::shared_ptr<const Context> context, HostWords &words) : context_(std::move(context)), words_(words) {}
 
   /// Does what Device::makeKernel promises. Any thread may call.
   std::shared_ptr<const CudaKernel> make(const KernelSource &source);
@@ -52,28 +49,12 @@ public:
   void launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range, int64_t grain);
 
 private:
-  /// Words of page-locked memory, all bits set while nobody has written to them.
-  class FaultWords {
-  public:
-    explicit FaultWords(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
-    ~FaultWords();
-    uint64_t *take();
-    void give(uint64_t *word);
-
-  private:
-    std::shared_ptr<const Context> context_;
-    std::mutex mutex_;
-    std::vector<void *> pages_;
-    std::vector<uint64_t *> free_;
-  };
-  class Launched;
-
   std::shared_ptr<const Module> load(const KernelSource &source, const KernelSource::Variant &variant);
 
   std::shared_ptr<const Context> context_;
   std::mutex mutex_;
   std::map<const std::byte *, std::weak_ptr<const Module>> modules_;
-  FaultWords faults_;
+  HostWords &words_;
 };
 
 } // namespace segue::inline runtime::cuda

@@ -41,11 +41,15 @@ void launchKernel(const Threads &threads, const Kernel &handle, std::span<void *
     throw KernelFault(result);
 }
 
+Error nonFiniteRow(int64_t row) {
+  return Error(ErrorCode::NonFinite, "row " + std::to_string(row) +
+                                         " holds NaN or infinity, and no scale brings that to a code; find where it "
+                                         "comes from, or store the tensor unquantised");
+}
+
 void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads) {
   if (int64_t row = plan.run(source, target, threads); row >= 0)
-    throw Error(ErrorCode::NonFinite, "row " + std::to_string(row) +
-                                          " holds NaN or infinity, and no scale brings that to a code; find where it "
-                                          "comes from, or store the tensor unquantised");
+    throw nonFiniteRow(row);
 }
 
 } // namespace segue::inline runtime

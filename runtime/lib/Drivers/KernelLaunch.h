@@ -25,6 +25,9 @@ void launchKernel(const Threads &threads, const Kernel &kernel, std::span<void *
 /// Does what Device::relayout promises, on up to `threads` threads.
 void relayoutHere(const CopyPlan &plan, const void *source, void *target, int threads);
 
+/// Returns the error of a relayout that was to quantise a row with NaN or infinity.
+Error nonFiniteRow(int64_t row);
+
 } // namespace segue::inline runtime
 
 #endif // SEGUE_LIB_DRIVERS_KERNELLAUNCH_H

@@ -12,40 +12,24 @@
 
 namespace segue::inline runtime {
 
-static constexpr float largestInt4 = 7.0f, smallestInt4 = -8.0f;
 /// The first minimum wins, as for the row storages.
 static constexpr float searchFactors[] = {0.85f, 0.88f, 0.91f, 0.94f, 0.97f, 1.0f};
-
-static float usable(float value) { return std::isfinite(value) ? value : 0.0f; }
-
-static float codeOf(float value, float scale) {
-  float clamped = std::clamp(usable(value) / scale, smallestInt4, largestInt4);
-  // 1.5 * 2^23: the sum has no bits behind the point, so adding rounds.
-  return (clamped + 12582912.0f) - 12582912.0f;
-}
-
-/// A scale that is 0 or denormal would divide to infinity, or differently
-/// where denormals are flushed: such a group is stored as zeros.
-static uint16_t storedScale(float scale) {
-  uint16_t bits = floatToBf16(scale);
-  return bf16ToFloat(bits) < FLT_MIN ? floatToBf16(1.0f) : bits;
-}
 
 static uint16_t groupScale(std::span<const float> group, ScaleSearch search) {
   float absmax = 0;
   for (float value : group)
-    absmax = std::max(absmax, std::fabs(usable(value)));
+    absmax = std::max(absmax, std::fabs(groupValue(value)));
   float scale = absmax / largestInt4;
   if (search == ScaleSearch::AbsMax)
-    return storedScale(scale);
+    return storedGroupScale(scale);
   uint16_t best = 0;
   double least = INFINITY;
   for (float factor : searchFactors) {
-    uint16_t bits = storedScale(scale * factor);
+    uint16_t bits = storedGroupScale(scale * factor);
     float candidate = bf16ToFloat(bits);
     double error = 0;
     for (float value : group) {
-      double difference = double(usable(value)) - double(codeOf(value, candidate) * candidate);
+      double difference = double(groupValue(value)) - double(groupCode(value, candidate) * candidate);
       error += difference * difference;
     }
     if (error < least) {
@@ -60,7 +44,7 @@ GroupScale quantizeGroup(std::span<const float> group, std::byte *codes, ScaleSe
   GroupScale result{.scale = groupScale(group, search)};
   float scale = bf16ToFloat(result.scale);
   for (size_t i = 0; i < group.size(); i += 2) {
-    int even = int(codeOf(group[i], scale)), odd = int(codeOf(group[i + 1], scale));
+    int even = int(groupCode(group[i], scale)), odd = int(groupCode(group[i + 1], scale));
     codes[i / 2] = std::byte((even & 15) | (odd & 15) << 4);
   }
   auto nonFinite = std::ranges::find_if(group, [](float value) { return !std::isfinite(value); });

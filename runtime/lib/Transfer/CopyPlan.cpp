@@ -105,6 +105,7 @@ struct CopyPlan::Impl {
 
   int64_t run(const void *source, void *target, int threads) const;
 
+  const TensorDesc source, target;
   uint64_t bytesRead = 0, bytesWritten = 0;
   bool contiguous = false;
 
@@ -187,7 +188,7 @@ static RunConverter makeConverter(const TensorDesc &source, const TensorDesc &ta
 }
 
 CopyPlan::Impl::Impl(const TensorDesc &source, const TensorDesc &target, InstructionSet most)
-    : sourceParts_(source.parts()), targetParts_(target.parts()), kernels_(&blockKernels(most)),
+    : source(source), target(target), sourceParts_(source.parts()), targetParts_(target.parts()), kernels_(&blockKernels(most)),
       converter_(makeConverter(source, target, source.layout.zeroPoints && !target.layout.zeroPoints, most)),
       mover_(makeConverter(source, target, false, most)), sourceStorage_(source.layout.storage),
       targetStorage_(target.layout.storage), sourceZeroPoints_(source.layout.zeroPoints),
@@ -729,5 +730,7 @@ int64_t CopyPlan::run(const void *source, void *target, int threads) const {
 uint64_t CopyPlan::bytesRead() const { return impl_->bytesRead; }
 uint64_t CopyPlan::bytesWritten() const { return impl_->bytesWritten; }
 bool CopyPlan::isContiguous() const { return impl_->contiguous; }
+const TensorDesc &CopyPlan::source() const { return impl_->source; }
+const TensorDesc &CopyPlan::target() const { return impl_->target; }
 
 } // namespace segue::inline runtime

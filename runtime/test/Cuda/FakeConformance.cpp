@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Device/ConformanceTest.h"
+#include "../Transfer/LayoutCases.h"
 #include "CudaSpecs.h"
 #include "FakeCuda.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
@@ -33,6 +34,8 @@ static std::vector<ConformanceSpec> specs() {
     specs.push_back({spec, /*runsPrograms=*/false});
   return specs;
 }
+
+std::vector<std::string> segue::test::layoutPairSpecs() { return {"cuda:4,dram=32MiB,pinned=16MiB"}; }
 
 INSTANTIATE_TEST_SUITE_P(Fake, ConformanceTest, testing::ValuesIn(specs()), nameOf);
 

@@ -508,14 +508,16 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
   const std::string &text = reinterpret_cast<Module *>(handle)->image;
   size_t entry = text.find(".entry " + std::string(name) + "(");
   fakecuda::Kernel kernel = fakecuda::findKernel(name);
-  segue::TwinEntry twin = kernel ? nullptr : fakecuda::findTwin(text, name);
-  if (entry == std::string::npos || (!kernel && !twin))
+  const BuiltinTwin *builtin = fakecuda::findBuiltin(name);
+  segue::TwinEntry twin = kernel || builtin ? nullptr : fakecuda::findTwin(text, name);
+  if (entry == std::string::npos || (!kernel && !twin && !builtin))
     return notFound;
   std::string_view own = std::string_view(text).substr(entry);
   own = own.substr(0, own.find("\n}\n"));
   Function made{name};
   made.kernel = kernel;
   made.twin = twin;
+  made.builtin = builtin;
   std::string_view head = own.substr(0, own.find('{'));
   for (size_t at = head.find(".param"); at != std::string_view::npos; at = head.find(".param", at + 1)) {
     std::string parameter(head.substr(at, head.find_first_of(",)", at) - at));
@@ -549,6 +551,13 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
   if (uint64_t(function.localBytes) > std::max<uint64_t>(current->stackLimit, 1024)) {
     misdeeds += "a launch of " + function.name + " takes memory for stacks\n";
     return outOfMemory;
+  }
+  if (const BuiltinTwin *builtin = function.builtin) {
+    auto *args = static_cast<const std::byte *>(parameters[0]);
+    give(stream, {.run = [=, bytes = std::vector(args, args + builtin->bytes), seed = current->random()] {
+           fakecuda::runBuiltin(*builtin, bytes, blocks, threads, seed);
+         }});
+    return success;
   }
   std::vector<uint64_t> values(function.alignments.size());
   bool isAligned = true;

@@ -18,8 +18,9 @@
 //     its kernel takes it for.
 //   - Pageable memory is read when a copy is asked for, and held back for one to the host.
 //   - Host functions run on one thread; every call of the driver there is refused.
-//   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), or
-//     twins that the compiler wrote to the folder FAKE_CUDA_TWINS.
+//   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), the same
+//     sources compiled for this machine if they are part of the runtime, or twins that the
+//     compiler wrote to the folder FAKE_CUDA_TWINS.
 //   - Calls fail where a test says so.
 //
 // GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
@@ -34,6 +35,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #pragma GCC visibility push(default)
 namespace fakecuda {
@@ -63,6 +65,19 @@ struct IllegalAddress {};
 /// Memory behind a device address, or page-locked memory: throws IllegalAddress if it is
 /// neither.
 void *at(uint64_t address, uint64_t bytes);
+
+/// A kernel that is part of the runtime, by its twin.
+struct BuiltinTwin {
+  const char *name;
+  segue::TwinEntry entry;
+  /// The bytes of its struct, and the addresses at its beginning.
+  size_t bytes, addresses;
+  bool flushesDenormals;
+};
+/// Null if there is none of that name.
+const BuiltinTwin *findBuiltin(const std::string &name);
+/// Runs all blocks, in random order by `seed`, with a copy of the struct.
+void runBuiltin(const BuiltinTwin &twin, std::vector<std::byte> args, unsigned blocks, unsigned threads, uint64_t seed);
 
 struct Launch {
   /// The values of the parameters.

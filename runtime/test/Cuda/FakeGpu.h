@@ -70,6 +70,7 @@ struct Function {
   fakecuda::Kernel kernel = nullptr;
   /// A kernel of the compiler, where there is no `kernel` of that name.
   segue::TwinEntry twin = nullptr;
+  const BuiltinTwin *builtin = nullptr;
 };
 
 struct Range {

@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FakeCuda.h"
+#include "../../lib/Cuda/Builtin/BuiltinArgs.h"
 #include "../Device/DeviceKernels.h"
 #include <algorithm>
 #include <cinttypes>
@@ -17,10 +18,30 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <map>
+#include <string_view>
 #include <vector>
+#include <xmmintrin.h>
 #include <xxhash.h>
 
 using namespace fakecuda;
+
+#define SEGUE_BUILTIN_TWIN(file, name, args, addresses) extern "C" void name##_twin(void *const *parameters);
+SEGUE_BUILTIN_KERNELS(SEGUE_BUILTIN_TWIN)
+#undef SEGUE_BUILTIN_TWIN
+
+namespace {
+/// Flushes denormals, or computes with them, while it lives.
+class Denormals {
+public:
+  explicit Denormals(bool flushes) : saved_(_mm_getcsr()) { _mm_setcsr(flushes ? saved_ | modes : saved_ & ~modes); }
+  ~Denormals() { _mm_setcsr(saved_); }
+
+private:
+  static constexpr unsigned modes = 0x8040; // flush to zero, denormals are zero
+  unsigned saved_;
+};
+} // namespace
 
 /// Runs a kernel of the host's convention on the piece of a block.
 template <KernelFunctionOfTests function> static void runPiece(const Launch &launch, unsigned block) {
@@ -62,7 +83,38 @@ void fakecuda::runBlocks(segue::TwinEntry twin, const Launch &launch, uint64_t s
       values[i] = reinterpret_cast<uint64_t>(at(values[i], 1));
     parameters.push_back(&values[i]);
   }
+  Denormals flushed(true);
   if (!segue::runTwin(twin, launch.threads, launch.blocks, parameters.data(), segue::TwinOrder::Shuffled, seed).empty())
+    throw IllegalAddress();
+}
+
+const BuiltinTwin *fakecuda::findBuiltin(const std::string &name) {
+  static const std::map<std::string_view, bool> flushing = {
+#define SEGUE_BUILTIN_FLUSHES(file, flushes) {#file, flushes},
+      SEGUE_BUILTIN_FILES(SEGUE_BUILTIN_FLUSHES)
+#undef SEGUE_BUILTIN_FLUSHES
+  };
+  static const BuiltinTwin twins[] = {
+#define SEGUE_BUILTIN_ENTRY(file, name, args, addresses)                                                               \
+  {#name, name##_twin, sizeof(segue::cuda::args), addresses, flushing.at(#file)},
+      SEGUE_BUILTIN_KERNELS(SEGUE_BUILTIN_ENTRY)
+#undef SEGUE_BUILTIN_ENTRY
+  };
+  auto found = std::ranges::find(twins, name, &BuiltinTwin::name);
+  return found == std::end(twins) ? nullptr : found;
+}
+
+void fakecuda::runBuiltin(const BuiltinTwin &twin, std::vector<std::byte> args, unsigned blocks, unsigned threads,
+                          uint64_t seed) {
+  for (size_t i = 0; i < twin.addresses; ++i) {
+    uint64_t address;
+    std::memcpy(&address, args.data() + 8 * i, 8);
+    void *there = address ? at(address, 1) : nullptr;
+    std::memcpy(args.data() + 8 * i, &there, 8);
+  }
+  void *parameters[] = {args.data()};
+  Denormals mode(twin.flushesDenormals);
+  if (!segue::runTwin(twin.entry, threads, blocks, parameters, segue::TwinOrder::Shuffled, seed).empty())
     throw IllegalAddress();
 }
 

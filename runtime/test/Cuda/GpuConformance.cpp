@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Device/ConformanceTest.h"
+#include "../Transfer/LayoutCases.h"
 #include "CudaSpecs.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 
@@ -17,6 +18,8 @@ static const bool isKnown = (useCuda(), true);
 std::vector<std::string> segue::test::cudaSpecs() {
   return {"cuda:0,dram=16MiB,pinned=8MiB", "cuda:0,dram=64MiB,pinned=64MiB", "cuda:0,pinned=256MiB"};
 }
+
+std::vector<std::string> segue::test::layoutPairSpecs() { return {"cuda:0,dram=256MiB,pinned=256MiB"}; }
 
 static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;

@@ -65,6 +65,9 @@ int64_t addressOf(const TensorDesc &desc, const std::vector<int64_t> &index);
 std::vector<std::byte> referenceCopy(const TensorDesc &source, const std::vector<std::byte> &bytes,
                                      const TensorDesc &target, std::vector<std::byte> before, int64_t &firstNonFinite);
 
+/// The devices on which all pairs are tried; each test program says its own.
+std::vector<std::string> layoutPairSpecs();
+
 } // namespace segue::test
 
 #endif // SEGUE_RUNTIME_TEST_TRANSFER_LAYOUTCASES_H

@@ -50,6 +50,33 @@ int64_t quantizeInt4Row(std::span<const float> row, int64_t group, std::span<std
 void dequantizeInt4Row(std::span<const std::byte> codes, std::span<const uint16_t> scales, int64_t group,
                        std::span<float> row);
 
+//===----------------------------------------------------------------------===//
+// Single elements
+//===----------------------------------------------------------------------===//
+
+inline constexpr float largestInt4 = 7.0f, smallestInt4 = -8.0f;
+
+/// Returns `value` as a group counts it: NaN and infinities are 0.
+constexpr float groupValue(float value) {
+  return (std::bit_cast<uint32_t>(value) & 0x7f800000u) == 0x7f800000u ? 0.0f : value;
+}
+
+/// Returns the scale of a group as it is stored, bits of a bf16. One that is 0 or denormal
+/// would divide to infinity, or differently where denormals are flushed: such a group is
+/// stored as zeros.
+constexpr uint16_t storedGroupScale(float scale) {
+  uint16_t bits = floatToBf16(scale);
+  return bf16ToFloat(bits) < 0x1p-126f ? floatToBf16(1.0f) : bits;
+}
+
+/// Returns the code of `value` as a whole number.
+constexpr float groupCode(float value, float scale) {
+  float quotient = groupValue(value) / scale;
+  float clamped = quotient < smallestInt4 ? smallestInt4 : quotient > largestInt4 ? largestInt4 : quotient;
+  // 1.5 * 2^23: the sum has no bits behind the point, so adding rounds.
+  return (clamped + 12582912.0f) - 12582912.0f;
+}
+
 /// Returns the code of element `index` of a row.
 constexpr int int4Code(const std::byte *codes, int64_t index) {
   int nibble = int(codes[index / 2]) >> (index % 2 ? 4 : 0) & 15;

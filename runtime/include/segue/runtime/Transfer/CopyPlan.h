@@ -80,6 +80,10 @@ public:
   /// Returns true if a run is one copy of consecutive bytes.
   bool isContiguous() const;
 
+  /// Return the descriptions of both sides, for a device that has loops of its own.
+  const TensorDesc &source() const;
+  const TensorDesc &target() const;
+
 private:
   struct Impl;
   std::shared_ptr<const Impl> impl_;

@@ -1,0 +1,134 @@
+//===- BuiltinArgs.h - the runtime's own kernels of a GPU -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The list of kernels that are part of the runtime, and what they take. Read by the host
+// and by the kernels. Another kernel is a line of the list, a struct, and a GPU_KERNEL in
+// a .cu file of this folder (docs/guides/adding.md).
+//
+// A struct begins with its addresses of memory, which may be null; the list says how many.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CUDA_BUILTIN_BUILTINARGS_H
+#define SEGUE_LIB_CUDA_BUILTIN_BUILTINARGS_H
+
+#include "segue/runtime/Layout/ElementType.h"
+#include <cstddef>
+#include <cstdint>
+
+namespace segue::inline runtime {
+enum class StorageType : int8_t;
+}
+
+namespace segue::inline runtime::cuda {
+
+// By kernel: its file, its name, its arguments, and the number of addresses in them.
+#define SEGUE_BUILTIN_KERNELS(X)                                                                                       \
+  X(Gradients, addFloats, AddArgs, 2)                                                                                  \
+  X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
+  X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
+  X(LowBit, rotateRows, RotateArgs, 1)                                                                                 \
+  X(LowBit, addLowRank, LowRankArgs, 3)                                                                                \
+  X(Relayout, copyElements, RelayoutArgs, 7)                                                                           \
+  X(Relayout, findRowScales, RelayoutArgs, 7)                                                                          \
+  X(Relayout, quantizeGroups, RelayoutArgs, 7)                                                                         \
+  X(Relayout, moveGroups, RelayoutArgs, 7)
+
+// The files, and whether their kernels flush denormals, as loops of the CPU do that run on
+// its pool.
+#define SEGUE_BUILTIN_FILES(X)                                                                                         \
+  X(Gradients, true)                                                                                                   \
+  X(LowBit, true)                                                                                                      \
+  X(Relayout, false)
+
+/// sum[i] += addend[i].
+struct AddArgs {
+  float *sum;
+  const float *addend;
+  int64_t count;
+};
+
+/// data[i] *= factor.
+struct ScaleArgs {
+  float *data;
+  int64_t count;
+  float factor;
+};
+
+/// Adds the numbers of NaN and of infinities to two words of the host's memory. The rows are
+/// those of NonFiniteRows.
+struct CountArgs {
+  static constexpr int mostDims = 40;
+  const void *data;
+  uint64_t *counts;
+  int64_t units, perUnit, elements, innerStride;
+  int64_t extents[mostDims], strides[mostDims];
+  int32_t dims;
+  ElementType element;
+};
+
+/// Rotates blocks of 256 numbers in place (LowBitForms.h), one per block of threads.
+struct RotateArgs {
+  float *data;
+  int64_t blocks;
+};
+
+/// rows[i, j] += sum over r of a[i, r] * b[r, j], the sum in the order of r.
+struct LowRankArgs {
+  float *rows;
+  const float *a, *b;
+  int64_t count, columns, rank;
+};
+
+/// One dimension of a relayout, as DimPlacement has it for both sides.
+struct RelayoutDim {
+  struct Place {
+    int64_t tile, inTile, stride;
+    constexpr int64_t at(int64_t index) const {
+      return tile == 1 ? index * stride : index / tile * stride + index % tile * inTile;
+    }
+  };
+  /// The indices of the tensor, and those with the padding of the target.
+  int64_t extent, padded;
+  Place source, target;
+  /// The distance, in a row, of elements that follow each other here; 0 for the rows.
+  int64_t column;
+};
+
+enum class RelayoutForm : int8_t { Move, ThroughInt64, ThroughDouble, ThroughFloat, Quantize };
+
+/// A copy from one layout to another (CopyPlan.h).
+struct RelayoutArgs {
+  /// A tensor of more dimensions with two indices or more has 2^40 elements.
+  static constexpr int mostDims = 40;
+  const std::byte *source;
+  const void *sourceScales;
+  const float *sourceZeroPoints;
+  std::byte *target;
+  void *targetScales;
+  float *targetZeroPoints;
+  /// A word of the host's memory: the lowest row that cannot be quantised.
+  uint64_t *fault;
+  /// Elements of the target with its padding.
+  int64_t total;
+  int64_t rows, columns;
+  /// The groups of a row on each side.
+  int64_t sourceGroups, targetGroups;
+  /// The dimensions by falling stride of the target; that of the rows, or -1.
+  int32_t dims, rowDim;
+  /// Bytes of an element, and the bytes that are read and written at once.
+  uint8_t sourceBytes, targetBytes, sourceWord, targetWord;
+  ElementType sourceElement, targetElement;
+  StorageType sourceStorage, targetStorage;
+  RelayoutForm form;
+  RelayoutDim dim[mostDims];
+};
+static_assert(sizeof(RelayoutArgs) <= 4096, "arguments of a kernel are no larger before CUDA 12.1");
+
+} // namespace segue::inline runtime::cuda
+
+#endif // SEGUE_LIB_CUDA_BUILTIN_BUILTINARGS_H
