@@ -5,16 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An engine that fills memory by the driver, and changes and counts numbers by kernels of
-// the runtime. Products and attention are Unsupported, with a message that says so: the
-// device runs programs of kernels alone.
+// An engine that fills memory by the driver, and attends, changes and counts numbers by
+// kernels of the runtime. Products are Unsupported, with a message that says so.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_LIB_CUDA_CUDAENGINE_H
 #define SEGUE_LIB_CUDA_CUDAENGINE_H
 
-#include "BuiltinKernels.h"
+#include "AttentionKernels.h"
 #include "segue/runtime/Engine/Engine.h"
 
 namespace segue::inline runtime::cuda {
@@ -27,9 +26,11 @@ public:
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &) override {
     refuse("matmul with codes");
   }
-  std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &) override { refuse("attention"); }
-  std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &) override {
-    refuse("the gradient of attention");
+  std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) override {
+    return cuda::planAttention(device_, kernels_, spec);
+  }
+  std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) override {
+    return cuda::planAttentionGrad(device_, kernels_, spec);
   }
   std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &) override { refuse("library calls"); }
   void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) override;

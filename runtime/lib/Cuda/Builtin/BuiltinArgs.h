@@ -16,6 +16,7 @@
 #ifndef SEGUE_LIB_CUDA_BUILTIN_BUILTINARGS_H
 #define SEGUE_LIB_CUDA_BUILTIN_BUILTINARGS_H
 
+#include "segue/runtime/Engine/Attention.h"
 #include "segue/runtime/Layout/ElementType.h"
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,9 @@ namespace segue::inline runtime::cuda {
 
 // By kernel: its file, its name, its arguments, and the number of addresses in them.
 #define SEGUE_BUILTIN_KERNELS(X)                                                                                       \
+  X(Attention, attendRows, AttentionKernelArgs, 10)                                                                    \
+  X(Attention, attendRowsGrad, AttentionKernelArgs, 10)                                                                \
+  X(Attention, attendKeysGrad, AttentionKernelArgs, 10)                                                                \
   X(Gradients, addFloats, AddArgs, 2)                                                                                  \
   X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
   X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
@@ -41,9 +45,21 @@ namespace segue::inline runtime::cuda {
 // The files, and whether their kernels flush denormals, as loops of the CPU do that run on
 // its pool.
 #define SEGUE_BUILTIN_FILES(X)                                                                                         \
+  X(Attention, true)                                                                                                   \
   X(Gradients, true)                                                                                                   \
   X(LowBit, true)                                                                                                      \
   X(Relayout, false)
+
+/// Attention, or its derivative (Attention.h).
+struct AttentionKernelArgs {
+  const void *q, *k, *v, *mask;
+  void *out;
+  float *lse;
+  const void *gradOut;
+  void *gradQ, *gradK, *gradV;
+  /// Of `forward` alone for attendRows.
+  AttentionGradSpec spec;
+};
 
 /// sum[i] += addend[i].
 struct AddArgs {

@@ -33,10 +33,15 @@ inline constexpr unsigned blockThreads = 256, warpThreads = 32;
 #ifdef __CUDA_ARCH__
 
 #define GPU_KERNEL(name, Args)                                                                                         \
-  extern "C" __attribute__((global, launch_bounds(256))) void name(const __attribute__((grid_constant)) Args args)
+  extern "C" __attribute__((global, launch_bounds(256, 2))) void name(const __attribute__((grid_constant)) Args args)
 #define GPU_FUNCTION [[gnu::always_inline]] __attribute__((device)) static inline
 /// Memory that the threads of a block share.
 #define GPU_SHARED static __attribute__((shared))
+/// Before a loop over an array of a thread, so that its elements are registers.
+#define GPU_UNROLL _Pragma("unroll")
+/// Before a loop that would take too many registers if it were unrolled wholly.
+#define GPU_UNROLL_4 _Pragma("unroll 4")
+#define GPU_KEEP_LOOP _Pragma("unroll 1")
 
 namespace gpu {
 GPU_FUNCTION unsigned thread() { return __nvvm_read_ptx_sreg_tid_x(); }
@@ -68,6 +73,9 @@ GPU_FUNCTION void add(uint64_t *word, uint64_t value) {
 #define GPU_FUNCTION static inline
 // The threads of a block of a twin are one thread of this machine.
 #define GPU_SHARED static thread_local
+#define GPU_UNROLL
+#define GPU_UNROLL_4
+#define GPU_KEEP_LOOP
 
 namespace gpu {
 GPU_FUNCTION unsigned thread() { return segue::twinCalls().thread(); }

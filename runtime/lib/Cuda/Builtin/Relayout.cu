@@ -17,19 +17,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Gpu.h"
-
-#include "segue/runtime/Layout/GroupStorage.h"
-
-#ifdef __CUDA_ARCH__
-#pragma clang force_cuda_host_device begin
-#endif
-#include "../../Tensor/ElementCasts.h"
-#ifdef __CUDA_ARCH__
-#pragma clang force_cuda_host_device end
-#endif
+#include "Numbers.h"
 
 #include "BuiltinArgs.h"
+#include "segue/runtime/Layout/GroupStorage.h"
 
 using namespace segue;
 using namespace segue::cuda;
@@ -197,8 +188,6 @@ GPU_FUNCTION int64_t sourceOffset(const RelayoutArgs &args, int64_t row, int64_t
   return offset;
 }
 
-GPU_FUNCTION uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
 /// Returns true if a row of codes goes over as it is.
 GPU_FUNCTION bool keepsRow(const RelayoutArgs &args, int64_t row) {
   return args.sourceStorage == args.targetStorage && args.sourceZeroPoints[row] == 0.0f;
@@ -260,8 +249,8 @@ GPU_KERNEL(findRowScales, RelayoutArgs) {
     for (int64_t column = gpu::thread(); column < args.columns; column += gpu::blockThreads) {
       float value = sourceValue(args, sourceOffset(args, row, column), row, column);
       uint32_t magnitude = bitsOf(value) & kMagnitude;
-      largest = larger(largest, magnitude);
-      largestFinite = larger(largestFinite, magnitude < kInfinity ? magnitude : 0);
+      largest = gpu::larger(largest, magnitude);
+      largestFinite = gpu::larger(largestFinite, magnitude < kInfinity ? magnitude : 0);
     }
     largest = gpu::largestOfBlock(largest);
     largestFinite = gpu::largestOfBlock(largestFinite);
@@ -287,11 +276,11 @@ GPU_KERNEL(quantizeGroups, RelayoutArgs) {
       return isThere ? sourceValue(args, sourceOffset(args, row, column), row, column) : 0.0f;
     };
     float even = value(first + 2 * lane), odd = value(first + 2 * lane + 1);
-    uint32_t largest = larger(bitsOf(even) & kMagnitude, bitsOf(odd) & kMagnitude);
-    uint32_t largestFinite = larger(bitsOf(groupValue(even)) & kMagnitude, bitsOf(groupValue(odd)) & kMagnitude);
+    uint32_t largest = gpu::larger(bitsOf(even) & kMagnitude, bitsOf(odd) & kMagnitude);
+    uint32_t largestFinite = gpu::larger(bitsOf(groupValue(even)) & kMagnitude, bitsOf(groupValue(odd)) & kMagnitude);
     for (int distance = 16; distance; distance /= 2) {
-      largest = larger(largest, gpu::shuffle(largest, distance));
-      largestFinite = larger(largestFinite, gpu::shuffle(largestFinite, distance));
+      largest = gpu::larger(largest, gpu::shuffle(largest, distance));
+      largestFinite = gpu::larger(largestFinite, gpu::shuffle(largestFinite, distance));
     }
     uint16_t stored = storedGroupScale(floatOf(largestFinite) / largestInt4);
     if (2 * lane < group) {

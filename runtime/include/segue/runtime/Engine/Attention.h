@@ -83,7 +83,7 @@ struct AttentionGradArgs {
 };
 
 /// Attention made ready: run it as often as you like. Made by Engine; equal
-/// specs share one plan. Any thread may run it; runs of one engine's plans wait
+/// specs may share one plan. Any thread may run it; runs of one engine's plans wait
 /// for each other. A run blocks, uses the threads of the engine and does not
 /// allocate; its result is the same each time and at every thread count.
 /// Results must not overlap operands or each other.
