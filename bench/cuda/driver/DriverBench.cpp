@@ -7,7 +7,7 @@
 //
 //   segue-cuda-driver [PART ...]
 //
-// The link, queues, launches, memory and errors of cuda:0 through the interface of
+// The link, queues, launches, memory, products and errors of cuda:0 through the interface of
 // devices: a line of JSON per figure, with the names of the probe beside it (bench/cuda/probe)
 // where that measured the same. `lost` ends the GPU for this process and comes last.
 //
@@ -319,10 +319,59 @@ static void measureLoss() {
   std::printf("{\"part\":\"lost\",\"name\":\"message\",\"text\":\"%s\"}\n", escaped.c_str());
 }
 
+/// Products of the engine: what a plan costs, a small product in a row, and large ones.
+static void measureProducts() {
+  struct {
+    const char *name;
+    ElementType element;
+    int64_t m, n, k;
+    /// A weight [n, k], as linear layers have it, and a bias.
+    bool isLinear;
+    const char *options;
+  } products[] = {{"64^3 in f32", ElementType::f32, 64, 64, 64, false, ""},
+                  {"8192^3 in f32", ElementType::f32, 8192, 8192, 8192, false, ""},
+                  {"8192^3 in tf32", ElementType::f32, 8192, 8192, 8192, false, ",tf32=on"},
+                  {"8192^3 in bf16", ElementType::bf16, 8192, 8192, 8192, false, ""},
+                  {"8192^3 in f16", ElementType::f16, 8192, 8192, 8192, false, ""},
+                  {"8192x768x3072 in bf16 with a bias (GPT-2 fc)", ElementType::bf16, 8192, 3072, 768, true, ""},
+                  {"8192x3072x768 in bf16 with a bias (GPT-2 out)", ElementType::bf16, 8192, 768, 3072, true, ""}};
+  for (const auto &[name, element, m, n, k, isLinear, options] : products) {
+    DeviceRef device = Device::open(std::string("cuda:0,dram=2GiB,pinned=64MiB") + options);
+    uint64_t size = byteSize(element);
+    Block a(*device, Space::DeviceDram, uint64_t(m * k) * size), b(*device, Space::DeviceDram, uint64_t(n * k) * size),
+        c(*device, Space::DeviceDram, uint64_t(m * n) * size), bias(*device, Space::DeviceDram, uint64_t(n) * size);
+    // 0.5 in f32 and a small number in bf16 and f16: a GPU is faster on zeros.
+    for (Block *block : {&a, &b, &bias})
+      device->engine().fill(block->data(), block->bytes, size == 4 ? 0x3f000000 : 0x3001, uint32_t(size));
+    MatmulSpec spec{1, m, n, k, {element, {0, k, 1}}, {element, {0, n, 1}}, {element, {0, n, 1}}, isLinear, element};
+    if (isLinear)
+      spec.b.strides = {0, 1, k};
+    double begin = now();
+    auto plan = device->engine().planMatmul(spec);
+    report(std::string(name) + ", the plan", (now() - begin) * 1e6, "us");
+    constexpr int count = 20;
+    auto run = [&] {
+      Fence last;
+      for (int i = 0; i < count; ++i)
+        last = Fence(Queue::Compute, enqueue(*device, Queue::Compute, {}, [&] {
+                       plan->run(a.data(), b.data(), c.data(), isLinear ? bias.data() : nullptr);
+                     }));
+      device->wait(last);
+    };
+    run();
+    begin = now();
+    run();
+    double seconds = (now() - begin) / count;
+    report(std::string(name) + ", in a row", seconds * 1e6, "us");
+    report(std::string(name) + ", " + plan->describe(), spec.flops() / seconds * 1e-12, "TFLOP/s");
+  }
+}
+
 int main(int argc, char **argv) {
   useCuda();
   std::pair<const char *, void (*)()> parts[] = {
-      {"link", measureLink}, {"queues", measureQueues}, {"memory", measureMemory}, {"lost", measureLoss}};
+      {"link", measureLink}, {"queues", measureQueues}, {"memory", measureMemory},
+      {"products", measureProducts}, {"lost", measureLoss}};
   try {
     double begin = now();
     DeviceRef device = Device::open("cuda:0,dram=2MiB,pinned=1MiB"); // keeps the context

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Puts the parts together: the context, memory mapped by chunks, page-locked memory,
-// streams, kernels. Measured facts behind the choices are in docs/cuda.md.
+// streams, kernels, products. Measured facts behind the choices are in docs/cuda.md.
 //
 // Pageable memory is never given to an asynchronous copy: the driver reads it when it is
 // asked, not when the stream has come there, and holds its caller besides. A body's copy
@@ -48,6 +48,7 @@ namespace {
 struct Options {
   int number = 0;
   uint64_t dramBytes = 0, pinnedBytes = 0;
+  ProductOptions products;
 
   explicit Options(const DeviceOptions &given);
 };
@@ -118,6 +119,7 @@ private:
   HostWords words_;
   Kernels kernels_;
   BuiltinKernels builtin_;
+  Products products_;
   CudaEngine engine_;
   /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
   std::byte *staging_[queueCount]{};
@@ -140,10 +142,15 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"dram", "pinned"};
+  static constexpr std::string_view keys[] = {"dram", "pinned", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
+  std::string tf32 = rest.text("tf32", "off");
+  if (tf32 != "on" && tf32 != "off")
+    rest.fail("tf32=" + tf32 + " is neither on nor off");
+  products.tf32 = tf32 == "on";
+  products.workspaceBytes = rest.bytes("workspace", products.workspaceBytes);
   if (rest.has("dram") && (dramBytes == 0 || dramBytes % MappedMemory::chunkBytes))
     rest.fail("dram=" + rest.text("dram", "") + " is not a multiple of 2 MiB, in which memory is mapped");
   if (pinnedBytes == 0)
@@ -158,7 +165,8 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
       pinned_(*context_, options.pinnedBytes),
       dram_(*context_, options.dramBytes, [this](const Fence &fence) { return streams_.isPast(fence); }),
-      words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_), engine_(name_, builtin_) {
+      words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
+      products_(name_, *context_, streams_, memory(), options.products), engine_(name_, builtin_, products_) {
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
 }
@@ -190,9 +198,13 @@ static DeviceRef open(const DeviceOptions &given) {
   }
   if (options.dramBytes < MappedMemory::chunkBytes)
     throw Error(ErrorCode::DeviceOom, "device \"" + name + "\": " + context->model() + " has no free memory");
-  return std::make_shared<CudaDevice>(name + ",dram=" + std::to_string(options.dramBytes) +
-                                          ",pinned=" + std::to_string(options.pinnedBytes),
-                                      options, context);
+  std::string spec =
+      name + ",dram=" + std::to_string(options.dramBytes) + ",pinned=" + std::to_string(options.pinnedBytes);
+  if (options.products.tf32)
+    spec += ",tf32=on";
+  if (options.products.workspaceBytes != ProductOptions().workspaceBytes)
+    spec += ",workspace=" + std::to_string(options.products.workspaceBytes);
+  return std::make_shared<CudaDevice>(spec, options, context);
 }
 
 //===----------------------------------------------------------------------===//

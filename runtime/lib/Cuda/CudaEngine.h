@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An engine that fills memory by the driver, and attends, changes and counts numbers by
-// kernels of the runtime. Products are Unsupported, with a message that says so.
+// An engine that fills memory by the driver, multiplies by cuBLASLt, and attends, changes
+// and counts numbers by kernels of the runtime. Products with codes are Unsupported, with a
+// message that says so.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,15 +15,17 @@
 #define SEGUE_LIB_CUDA_CUDAENGINE_H
 
 #include "AttentionKernels.h"
+#include "Products.h"
 #include "segue/runtime/Engine/Engine.h"
 
 namespace segue::inline runtime::cuda {
 
 class CudaEngine final : public Engine {
 public:
-  CudaEngine(std::string device, BuiltinKernels &kernels) : device_(std::move(device)), kernels_(kernels) {}
+  CudaEngine(std::string device, BuiltinKernels &kernels, Products &products)
+      : device_(std::move(device)), kernels_(kernels), products_(products) {}
 
-  std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &) override { refuse("matmul"); }
+  std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec) override { return products_.plan(spec); }
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &) override {
     refuse("matmul with codes");
   }
@@ -46,6 +49,7 @@ private:
 
   std::string device_;
   BuiltinKernels &kernels_;
+  Products &products_;
 };
 
 } // namespace segue::inline runtime::cuda

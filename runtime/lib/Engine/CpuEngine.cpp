@@ -28,34 +28,14 @@
 #include "Library/LibraryPlans.h"
 #include "OneDnnMatmul.h"
 #include "PanelMatmul.h"
+#include "PlanCache.h"
 #include "QuantizedPanels.h"
 #include "Scratch.h"
 #include <atomic>
 #include <cassert>
 #include <mutex>
-#include <utility>
-#include <vector>
 
 using namespace segue;
-
-namespace {
-
-/// Plans by spec. A program has few distinct specs: a list will do.
-template <typename Spec, typename Plan> class PlanCache {
-public:
-  template <typename Make> std::shared_ptr<const Plan> findOrMake(const Spec &spec, Make make) {
-    for (const auto &[known, plan] : plans_)
-      if (known == spec)
-        return plan;
-    plans_.emplace_back(spec, make());
-    return plans_.back().second;
-  }
-
-private:
-  std::vector<std::pair<Spec, std::shared_ptr<const Plan>>> plans_;
-};
-
-} // namespace
 
 struct CpuEngine::State {
   State(Threads threads, InstructionSet most)
@@ -77,20 +57,9 @@ struct CpuEngine::State {
 CpuEngine::CpuEngine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
 CpuEngine::~CpuEngine() = default;
 
-/// One product instead of many where the batch is only more rows: all items
-/// share b, and the rows of a and c go on from one item to the next.
-static MatmulSpec mergeBatchIntoRows(MatmulSpec spec) {
-  auto goesOn = [&](const MatrixView &view) { return view.strides[0] == spec.m * view.strides[1]; };
-  if (spec.batch > 1 && spec.b.strides[0] == 0 && goesOn(spec.a) && goesOn(spec.c)) {
-    spec.m *= spec.batch;
-    spec.batch = 1;
-  }
-  return spec;
-}
-
 std::shared_ptr<const MatmulPlan> CpuEngine::planMatmul(const MatmulSpec &given) {
   assert(given.findProblem().empty() && "check findProblem() before planning");
-  MatmulSpec spec = mergeBatchIntoRows(given);
+  MatmulSpec spec = given.batchAsRows();
   std::lock_guard guard(state_->planning);
   return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
     if (spec.a.element == ElementType::f64)

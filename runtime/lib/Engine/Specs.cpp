@@ -76,6 +76,16 @@ std::string MatmulSpec::findProblem() const {
   return {};
 }
 
+MatmulSpec MatmulSpec::batchAsRows() const {
+  MatmulSpec spec = *this;
+  auto goesOn = [&](const MatrixView &view) { return view.strides[0] == m * view.strides[1]; };
+  if (batch > 1 && b.strides[0] == 0 && goesOn(a) && goesOn(c)) {
+    spec.m *= batch;
+    spec.batch = 1;
+  }
+  return spec;
+}
+
 std::string QuantizedMatmulSpec::findProblem() const {
   std::string problem = findExtentProblem({{"rows", rows}, {"in", in}}, 0);
   if (problem.empty())

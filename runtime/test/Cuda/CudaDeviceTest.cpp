@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Device/DeviceKernels.h"
+#include "CudaTestParts.h"
 #include "FakeCuda.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
@@ -16,9 +17,7 @@
 #include <thread>
 
 using namespace segue;
-
-static constexpr Space dram = Space::DeviceDram;
-static constexpr uint64_t mib = 1 << 20;
+using namespace segue::test;
 
 static std::string messageOf(const std::string &spec, ErrorCode code) {
   try {
@@ -30,10 +29,6 @@ static std::string messageOf(const std::string &spec, ErrorCode code) {
   return "it opened";
 }
 
-static void expectWords(const std::string &message, const char *words) {
-  EXPECT_NE(message.find(words), std::string::npos) << message;
-}
-
 TEST(CudaDevice, BadSpecsAreNamed) {
   auto expect = [](const char *spec, const char *words) {
     expectWords(messageOf(spec, ErrorCode::InvalidArgument), words);
@@ -42,7 +37,7 @@ TEST(CudaDevice, BadSpecsAreNamed) {
   expect("cuda:first", "the number of a GPU comes first");
   expect("cuda:-1", "the number of a GPU comes first");
   expect("cuda:dram=8MiB", "the number of a GPU comes first");
-  expect("cuda:0,threads=2", "there is no option \"threads\"; known are dram, pinned");
+  expect("cuda:0,threads=2", "there is no option \"threads\"; known are dram, pinned, tf32, workspace");
   expect("cuda:0,dram=3MiB", "dram=3MiB is not a multiple of 2 MiB, in which memory is mapped");
   expect("cuda:0,pinned=0", "pinned=0 leaves no page-locked memory");
   expect("cuda:0,dram=8GiB", "dram=8589934592 is more than Fake GPU has, 268435456 bytes");

@@ -19,7 +19,8 @@
 using namespace segue;
 using namespace segue::test;
 
-static const bool isFake = (setenv("SEGUE_CUDA_LIBRARY", SEGUE_FAKE_CUDA, 1), useCuda(), true);
+static const bool isFake = (setenv("SEGUE_CUDA_LIBRARY", SEGUE_FAKE_CUDA, 1),
+                            setenv("SEGUE_CUBLASLT_LIBRARY", SEGUE_FAKE_CUBLASLT, 1), useCuda(), true);
 
 std::vector<std::string> segue::test::cudaSpecs() {
   std::vector<std::string> specs;
@@ -31,7 +32,7 @@ std::vector<std::string> segue::test::cudaSpecs() {
 static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;
   for (const std::string &spec : cudaSpecs())
-    specs.push_back({spec, /*runsPrograms=*/false});
+    specs.push_back({spec, /*hasTheBitsOfTheCpu=*/false});
   return specs;
 }
 

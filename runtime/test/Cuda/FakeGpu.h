@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // What is given to the streams of a GPU, and its memory. One lock for everything but host
-// functions, which run without it.
+// functions, which run without it. The fake cuBLASLt is a library of its own that works with it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -25,6 +25,7 @@
 #include <set>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace fakecuda {
 using namespace segue::cuda;
 
@@ -136,5 +137,6 @@ CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held);
 void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes);
 
 } // namespace fakecuda
+#pragma GCC visibility pop
 
 #endif // SEGUE_TEST_CUDA_FAKEGPU_H

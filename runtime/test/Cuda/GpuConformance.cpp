@@ -24,7 +24,7 @@ std::vector<std::string> segue::test::layoutPairSpecs() { return {"cuda:0,dram=2
 static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;
   for (const std::string &spec : cudaSpecs())
-    specs.push_back({spec, /*runsPrograms=*/false});
+    specs.push_back({spec, /*hasTheBitsOfTheCpu=*/false});
   return specs;
 }
 

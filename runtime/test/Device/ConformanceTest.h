@@ -25,9 +25,8 @@ namespace segue::test {
 
 struct ConformanceSpec {
   std::string spec;
-  /// False for a device without kernels of its own: what it refuses is asked for all the
-  /// same, and has to be refused in words.
-  bool runsPrograms = true;
+  /// False for a device that adds up in another order.
+  bool hasTheBitsOfTheCpu = true;
 };
 
 inline void PrintTo(const ConformanceSpec &spec, std::ostream *out) { *out << spec.spec; }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Machines.h"
+#include "MatmulCases.h"
 #include "Values.h"
 #include "segue/runtime/Engine/CpuEngine.h"
 #include <algorithm>
@@ -17,36 +18,6 @@
 
 using namespace segue;
 using namespace segue::test;
-
-namespace {
-
-/// How an operand lies in memory.
-enum class Lie { Plain, Transposed, Padded, Strided };
-
-struct Extents {
-  int64_t batch, m, n, k;
-};
-
-} // namespace
-
-static MatrixView place(ElementType type, int64_t rows, int64_t columns, Lie lie) {
-  switch (lie) {
-  case Lie::Plain:
-    return {type, {rows * columns, columns, 1}};
-  case Lie::Transposed:
-    return {type, {rows * columns, 1, rows}};
-  case Lie::Padded:
-    return {type, {rows * (columns + 5) + 3, columns + 5, 1}};
-  case Lie::Strided:
-    return {type, {rows * columns * 6, columns * 6, 3}};
-  }
-  return {};
-}
-
-static int64_t span(const MatrixView &view, int64_t batch, int64_t rows, int64_t columns) {
-  return 1 + std::max<int64_t>(0, batch - 1) * view.strides[0] + std::max<int64_t>(0, rows - 1) * view.strides[1] +
-         std::max<int64_t>(0, columns - 1) * view.strides[2];
-}
 
 namespace {
 /// Each element of a product as a sum in double, before bias and c are added, and the sum of its terms' sizes.

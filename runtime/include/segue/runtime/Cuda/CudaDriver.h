@@ -14,12 +14,14 @@
 //
 // Options: `dram=SIZE`, a multiple of 2 MiB, the capacity of device_dram (default: what is
 // free, less 1 GiB); `pinned=SIZE`, the most page-locked memory (default: an eighth of the
-// host's). The environment variable SEGUE_CUDA_LIBRARY names another library in the place
-// of libcuda.so.1.
+// host's); `tf32=on`, which lets products of f32 round their operands to TF32; and
+// `workspace=SIZE`, the most memory for the workspace of a product (default: 4 MiB). The
+// environment variable SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
 //
-// Such a device moves data, keeps time and launches PTX, which files have that were
-// compiled with --target=sm_80 or later. It runs programs of kernels alone: calls of the
-// library, and relayouts of its memory, are refused as Unsupported.
+// Such a device moves data, keeps time, launches PTX, which files have that were compiled
+// with --target=sm_80 or later, and multiplies by cuBLASLt, which it opens for the first
+// product (SEGUE_CUBLASLT_LIBRARY names another file). Other calls of the library, and
+// relayouts of its memory, are refused as Unsupported. docs/cuda.md has what runs.
 //
 //===----------------------------------------------------------------------===//
 

@@ -49,6 +49,10 @@ struct MatmulSpec {
   /// overlap, and strides that are not 0 where the extent is above 1.
   std::string findProblem() const;
 
+  /// Returns the same product as one of more rows where the batch is that: all items share
+  /// b, and the rows of a and c go on from one item to the next. Else returns this spec.
+  MatmulSpec batchAsRows() const;
+
   bool operator==(const MatmulSpec &) const = default;
 };
 
@@ -60,9 +64,9 @@ public:
   virtual ~MatmulPlan() = default;
 
   /// Computes c from a, b and, if the spec has one, bias (else null). Pointers
-  /// are to the first elements and are kept only during the call. c must not
-  /// overlap the others. Blocks; runs on the threads of the engine; does not
-  /// allocate. The result is the same at each run.
+  /// are to the first elements. c must not overlap the others. Blocks on a processor; in a
+  /// body of a device with streams it may return before that is done (Engine.h). Allocates
+  /// nothing, but for a workspace of a GPU's queue. The result is the same at each run.
   virtual void run(const void *a, const void *b, void *c, const void *bias) const = 0;
 
   /// Returns how the work is done, for logs and benchmarks: "onednn rows x2".

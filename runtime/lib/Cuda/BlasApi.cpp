@@ -1,0 +1,90 @@
+//===- BlasApi.cpp - open cuBLASLt ----------------------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "BlasApi.h"
+#include "segue/runtime/Error.h"
+#include <cstdlib>
+#include <dlfcn.h>
+#include <glob.h>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace segue::inline runtime::cuda {
+
+/// Appends the files of `pattern`, in the order of their names.
+static void addMatches(std::vector<std::string> &files, const std::string &pattern) {
+  glob_t found{};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+}
+
+/// Returns what may be the library, in the order in which to try: names that the system
+/// looks up, then files of wheels, beside this code's package or in a virtual environment.
+static std::vector<std::string> candidates() {
+  std::vector<std::string> files = {"libcublasLt.so.13", "libcublasLt.so.12"}, roots;
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void *>(&candidates), &self) && self.dli_fname)
+    if (std::string path = self.dli_fname; path.find('/') != std::string::npos)
+      roots.push_back(path.substr(0, path.rfind('/')) + "/..");
+  if (const char *environment = std::getenv("VIRTUAL_ENV"))
+    roots.push_back(environment + std::string("/lib/python3*/site-packages"));
+  for (const std::string &root : roots) {
+    addMatches(files, root + "/nvidia/cu13/lib/libcublasLt.so.13");
+    addMatches(files, root + "/nvidia/cublas/lib/libcublasLt.so.12");
+  }
+  return files;
+}
+
+/// Looks up the functions of `library`; the reason why it is of no use, or nothing.
+static std::string load(BlasApi &api, void *handle, const std::string &library) {
+#define SEGUE_CUBLASLT_LOOK_UP(name, symbol, ...)                                                                      \
+  api.name = reinterpret_cast<BlasApi::name##_t *>(dlsym(handle, #symbol));                                            \
+  if (!api.name)                                                                                                       \
+    return "the library " + library + " has no " #symbol "; it is too old, cuBLAS 12 is the least";
+  SEGUE_CUBLASLT_CALLS(SEGUE_CUBLASLT_LOOK_UP)
+#undef SEGUE_CUBLASLT_LOOK_UP
+  if (size_t version = api.version(); version < 120000)
+    return "the library " + library + " is of version " + std::to_string(version) + "; cuBLAS 12 (120000) is the least";
+  return "";
+}
+
+const BlasApi &BlasApi::open(const std::string &device) {
+  static std::mutex mutex;
+  static std::map<std::string, BlasApi> opened;
+  const char *other = std::getenv("SEGUE_CUBLASLT_LIBRARY");
+  std::string named = other ? other : "", reason;
+  std::lock_guard lock(mutex);
+  if (auto known = opened.find(named); known != opened.end())
+    return known->second;
+  for (const std::string &library : named.empty() ? candidates() : std::vector{named}) {
+    void *handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL); // stays for the life of the process
+    if (!handle) {
+      const char *why = dlerror();
+      if (reason.empty())
+        reason = "there is no cuBLASLt: " + std::string(why ? why : library);
+      continue;
+    }
+    BlasApi api;
+    if (reason = load(api, handle, library); reason.empty())
+      return opened.emplace(named, api).first->second;
+    break;
+  }
+  throw Error(ErrorCode::Unsupported,
+              "device \"" + device + "\": products need cuBLASLt, and " + reason +
+                  "; install it (pip install nvidia-cublas==13.1.0.3, or a CUDA toolkit of 12 or 13), and put the "
+                  "folder of libcublasLt.so into LD_LIBRARY_PATH or name the file in SEGUE_CUBLASLT_LIBRARY");
+}
+
+std::string BlasApi::describe(cublasStatus_t status) const {
+  const char *name = statusName(status), *text = statusText(status);
+  return std::string(name ? name : "CUBLAS_STATUS") + " (" + std::to_string(status) +
+         "): " + (text ? text : "the library has no text for it");
+}
+
+} // namespace segue::inline runtime::cuda

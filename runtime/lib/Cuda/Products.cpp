@@ -1,0 +1,394 @@
+//===- Products.cpp - products on a GPU by cuBLASLt -----------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The library counts columns first: its D = A B is our c read as [n, m], its A is our b
+// read as [n, k], its B is our a read as [k, m]. A bias, one number per column of c, is one
+// per row of D there, which is what its epilogue adds.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Products.h"
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace segue::inline runtime::cuda {
+
+/// Tensors and arenas begin at multiples of 16 bytes; what lies in the midst of one, at those of an element.
+static constexpr uint32_t usualAlignment = 16;
+
+/// The library is asked for so many answers, best first: those after the first are for where memory is short.
+static constexpr int wantedAnswers = 8;
+
+static constexpr uint64_t leastWorkspaceBytes = 64 << 10;
+static constexpr uint32_t workspaceAlignment = 256;
+
+static int blasType(ElementType type) {
+  switch (type) {
+  case ElementType::f64:
+    return blasF64;
+  case ElementType::f16:
+    return blasF16;
+  case ElementType::bf16:
+    return blasBf16;
+  default:
+    return blasF32;
+  }
+}
+
+namespace {
+/// A matrix as the library reads it: columns `lead` elements apart, transposed or not.
+struct Stored {
+  bool isTransposed = false;
+  uint64_t rows = 0, columns = 0;
+  int64_t lead = 0;
+};
+
+template <typename Opaque> using Described = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque *)>;
+} // namespace
+
+/// Returns how the library can read a matrix with these extents and strides, which are the
+/// library's; nothing if it cannot.
+static std::optional<Stored> storedAs(int64_t rows, int64_t columns, int64_t rowStride, int64_t columnStride) {
+  if ((rows == 1 || rowStride == 1) && (columns == 1 || columnStride >= rows))
+    return Stored{false, uint64_t(rows), uint64_t(columns), columns == 1 ? rows : columnStride};
+  if ((columns == 1 || columnStride == 1) && (rows == 1 || rowStride >= columns))
+    return Stored{true, uint64_t(columns), uint64_t(rows), rows == 1 ? columns : rowStride};
+  return std::nullopt;
+}
+
+//===----------------------------------------------------------------------===//
+// Plans
+//===----------------------------------------------------------------------===//
+
+class Products::Plan final : public MatmulPlan {
+public:
+  /// Asks the library, unless there is nothing to sum up. May be called only with the library open in that case.
+  Plan(Products &products, const MatmulSpec &spec);
+
+  void run(const void *a, const void *b, void *c, const void *bias) const override;
+  std::string describe() const override;
+
+  /// Returns true where there is something to sum up.
+  static bool hasSums(const MatmulSpec &spec) { return spec.batch && spec.m && spec.n && spec.k; }
+
+private:
+  enum class Bias { None, Epilogue, Copied };
+  /// The answers of the library for one alignment, and what each lane has of them.
+  struct Answers {
+    std::optional<std::vector<BlasAnswer>> best;
+    struct Choice {
+      const BlasAlgorithm *algorithm = nullptr;
+      Workspace workspace;
+    } choices[laneCount];
+    std::optional<BlasAnswer> without;
+  };
+
+  [[noreturn]] void refuse(const std::string &why) const {
+    throw Error(ErrorCode::Unsupported, "device \"" + products_.device_ + "\": matmul: " + why);
+  }
+  Described<cublasLtMatrixLayoutOpaque_t> layout(const MatrixView &view, const Stored &stored) const;
+  Stored stored(const char *which, const MatrixView &view, int64_t rows, int64_t columns) const;
+  template <typename T> void set(int attribute, T value) const {
+    products_.check(blas_->descSet(desc_.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+  }
+  std::vector<BlasAnswer> ask(bool isUsual, uint64_t workspaceBytes) const;
+  const Answers::Choice &choose(bool isUsual, size_t lane) const;
+  template <typename Run> void forEachBlock(std::byte *c, Run run) const;
+  void clear(CUstream stream, std::byte *c) const;
+  void copyBias(CUstream stream, std::byte *c, const void *bias) const;
+
+  Products &products_;
+  const BlasApi *blas_;
+  MatmulSpec spec_;
+  Bias bias_ = Bias::None;
+  bool isTf32_ = false;
+  Described<cublasLtMatmulDescOpaque_t> desc_{nullptr, nullptr};
+  Described<cublasLtMatrixLayoutOpaque_t> a_{nullptr, nullptr}, b_{nullptr, nullptr}, c_{nullptr, nullptr};
+  /// Guards what follows, and the descriptor, in which the bias of a run stands.
+  mutable std::mutex mutex_;
+  mutable Answers usual_, unusual_;
+};
+
+Products::Plan::Plan(Products &products, const MatmulSpec &spec)
+    : products_(products), blas_(products.blas_), spec_(spec) {
+  if (spec.hasBias && spec.bias != spec.c.element)
+    refuse("a bias of " + std::string(name(spec.bias)) + " on a result of " + std::string(name(spec.c.element)) +
+           " is nothing that cuBLASLt adds; cast the bias to " + std::string(name(spec.c.element)));
+  bool isDouble = spec.a.element == ElementType::f64;
+  if (spec.hasBias)
+    bias_ = isDouble || !hasSums(spec) ? Bias::Copied : Bias::Epilogue;
+  if (bias_ == Bias::Copied && spec.accumulate)
+    refuse(std::string(isDouble ? "f64" : "a product without depth") +
+           " with a bias that is added to what the result holds is nothing that cuBLASLt does; add the bias on its own");
+  if (!hasSums(spec))
+    return;
+  if (spec.batch > std::numeric_limits<int32_t>::max())
+    refuse("cuBLASLt takes at most 2147483647 matrices, not " + std::to_string(spec.batch));
+  Stored left = stored("a", spec.a, spec.m, spec.k), right = stored("b", spec.b, spec.k, spec.n);
+  isTf32_ = spec.a.element == ElementType::f32 && products.options_.tf32;
+  cublasLtMatmulDesc_t desc = nullptr;
+  products.check(blas_->descCreate(&desc, isDouble ? computeF64 : isTf32_ ? computeTf32 : computeF32,
+                                   isDouble ? blasF64 : blasF32),
+                 "cublasLtMatmulDescCreate");
+  desc_ = {desc, blas_->descDestroy};
+  set(matmulTransposeA, int32_t(right.isTransposed));
+  set(matmulTransposeB, int32_t(left.isTransposed));
+  if (bias_ == Bias::Epilogue) {
+    set(matmulEpilogue, epilogueBias);
+    set(matmulBiasType, int32_t(blasType(spec.bias)));
+  }
+  a_ = layout(spec.b, right);
+  b_ = layout(spec.a, left);
+  c_ = layout(spec.c, {false, uint64_t(spec.n), uint64_t(spec.m), spec.m == 1 ? spec.n : spec.c.strides[1]});
+  usual_.best = ask(/*isUsual=*/true, products.options_.workspaceBytes);
+  if (usual_.best->empty() && bias_ == Bias::Epilogue && !spec.accumulate) {
+    bias_ = Bias::Copied;
+    set(matmulEpilogue, epilogueNone);
+    usual_.best = ask(/*isUsual=*/true, products.options_.workspaceBytes);
+  }
+  choose(/*isUsual=*/true, size_t(Queue::Compute));
+}
+
+/// Returns how the library reads our operand [rows, columns], which it sees transposed.
+Stored Products::Plan::stored(const char *which, const MatrixView &view, int64_t rows, int64_t columns) const {
+  auto [batch, rowStride, columnStride] = view.strides;
+  if (std::optional<Stored> found = storedAs(columns, rows, columnStride, rowStride))
+    return *found;
+  refuse(std::string("operand ") + which + " of " + std::to_string(rows) + " rows and " + std::to_string(columns) +
+         " columns has a stride of " + std::to_string(rowStride) + " from row to row and of " +
+         std::to_string(columnStride) +
+         " from column to column; cuBLASLt takes a stride of 1 one way and no overlap the other; copy it to a dense "
+         "tensor first");
+}
+
+Described<cublasLtMatrixLayoutOpaque_t> Products::Plan::layout(const MatrixView &view, const Stored &stored) const {
+  cublasLtMatrixLayout_t made = nullptr;
+  products_.check(blas_->layoutCreate(&made, blasType(view.element), stored.rows, stored.columns, stored.lead),
+                  "cublasLtMatrixLayoutCreate");
+  Described<cublasLtMatrixLayoutOpaque_t> layout(made, blas_->layoutDestroy);
+  auto set = [&](int attribute, auto value) {
+    products_.check(blas_->layoutSet(made, attribute, &value, sizeof(value)), "cublasLtMatrixLayoutSetAttribute");
+  };
+  if (spec_.batch > 1) {
+    set(layoutBatchCount, int32_t(spec_.batch));
+    set(layoutBatchStride, view.strides[0]);
+  }
+  return layout;
+}
+
+/// Asks for algorithms whose operands begin as usual, or at multiples of their elements. Empty if there is none.
+std::vector<BlasAnswer> Products::Plan::ask(bool isUsual, uint64_t workspaceBytes) const {
+  cublasLtMatmulPreference_t made = nullptr;
+  products_.check(blas_->preferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  Described<cublasLtMatmulPreferenceOpaque_t> preference(made, blas_->preferenceDestroy);
+  auto prefer = [&](int attribute, auto value) {
+    products_.check(blas_->preferenceSet(made, attribute, &value, sizeof(value)),
+                    "cublasLtMatmulPreferenceSetAttribute");
+  };
+  prefer(preferenceWorkspaceBytes, workspaceBytes);
+  prefer(preferenceReductions, reductionInComputeType);
+  uint32_t operand = isUsual ? usualAlignment : uint32_t(byteSize(spec_.a.element));
+  uint32_t result = isUsual ? usualAlignment : uint32_t(byteSize(spec_.c.element));
+  prefer(preferenceAlignmentA, operand);
+  prefer(preferenceAlignmentB, operand);
+  prefer(preferenceAlignmentC, result);
+  prefer(preferenceAlignmentD, result);
+  if (bias_ == Bias::Epilogue) // nothing reads there: the library looks at the alignment of the address
+    set(matmulBiasPointer, uint64_t(result));
+  std::vector<BlasAnswer> answers(wantedAnswers);
+  int count = 0;
+  cublasStatus_t status = blas_->heuristic(products_.handle_, desc_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
+                                           wantedAnswers, answers.data(), &count);
+  if (status == blasNotSupported)
+    return {};
+  products_.check(status, "cublasLtMatmulAlgoGetHeuristic");
+  answers.resize(size_t(std::clamp(count, 0, wantedAnswers)));
+  std::erase_if(answers, [&](const BlasAnswer &answer) {
+    return answer.state != blasSuccess || answer.workspaceBytes > workspaceBytes;
+  });
+  return answers;
+}
+
+/// Returns what a lane runs: the best answer whose workspace is to be had. May be called in the constructor, or locked.
+const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size_t lane) const {
+  Answers &answers = isUsual ? usual_ : unusual_;
+  Answers::Choice &choice = answers.choices[lane];
+  if (choice.algorithm)
+    return choice;
+  if (!answers.best)
+    answers.best = ask(isUsual, products_.options_.workspaceBytes);
+  for (const BlasAnswer &answer : *answers.best) {
+    Workspace workspace = products_.workspaceOf(lane, answer.workspaceBytes);
+    if (answer.workspaceBytes && !workspace.data)
+      continue;
+    choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
+    return choice;
+  }
+  if (!answers.best->empty()) {
+    if (!answers.without)
+      if (std::vector<BlasAnswer> without = ask(isUsual, 0); !without.empty())
+        answers.without = without.front();
+    if (!answers.without)
+      throw Error(ErrorCode::DeviceOom,
+                  "device \"" + products_.device_ + "\": there is no memory for the workspace of a product, of " +
+                      std::to_string(answers.best->back().workspaceBytes) +
+                      " bytes, and cuBLASLt does it in no other way");
+    choice = {&answers.without->algorithm, {}};
+    return choice;
+  }
+  refuse("cuBLASLt has no algorithm for " + std::string(name(spec_.a.element)) + " [" + std::to_string(spec_.batch) +
+         ", " + std::to_string(spec_.m) + ", " + std::to_string(spec_.k) + "] times [" + std::to_string(spec_.k) + ", " +
+         std::to_string(spec_.n) + "] in " + std::string(name(spec_.c.element)) +
+         (spec_.hasBias ? " with a bias" : "") + (isUsual ? "" : " where operands begin at no multiple of 16 bytes"));
+}
+
+std::string Products::Plan::describe() const {
+  if (!hasSums(spec_))
+    return "cublaslt: no sums";
+  std::lock_guard lock(mutex_);
+  return "cublaslt " + std::string(isTf32_ ? "tf32" : name(spec_.a.element)) +
+         (bias_ == Bias::Copied ? ", bias copied" : "") + ", workspace " +
+         std::to_string(usual_.choices[size_t(Queue::Compute)].workspace.bytes);
+}
+
+//===----------------------------------------------------------------------===//
+// Runs
+//===----------------------------------------------------------------------===//
+
+/// Calls `run` with each part of c that is rows behind one another, and their number.
+template <typename Run> void Products::Plan::forEachBlock(std::byte *c, Run run) const {
+  auto [batchStride, rowStride, columnStride] = spec_.c.strides;
+  auto size = int64_t(byteSize(spec_.c.element));
+  bool isRows = spec_.m == 1 || rowStride == spec_.n;
+  bool isWhole = isRows && (spec_.batch == 1 || batchStride == spec_.m * spec_.n);
+  int64_t rows = isWhole ? spec_.batch * spec_.m : isRows ? spec_.m : 1;
+  for (int64_t z = 0; z < (isWhole ? 1 : spec_.batch); ++z)
+    for (int64_t i = 0; i < (isRows ? 1 : spec_.m); ++i)
+      run(c + (z * batchStride + i * rowStride) * size, rows);
+}
+
+void Products::Plan::clear(CUstream stream, std::byte *c) const {
+  uint64_t rowBytes = uint64_t(spec_.n) * byteSize(spec_.c.element);
+  forEachBlock(c, [&](std::byte *block, int64_t rows) {
+    products_.context_.check(products_.context_.api().fill8(reinterpret_cast<CUdeviceptr>(block), 0,
+                                                            uint64_t(rows) * rowBytes, stream),
+                             "cuMemsetD8Async");
+  });
+}
+
+/// Makes each row of c the bias: once by a copy, then twice as many rows with each.
+void Products::Plan::copyBias(CUstream stream, std::byte *c, const void *bias) const {
+  uint64_t rowBytes = uint64_t(spec_.n) * byteSize(spec_.c.element);
+  auto copy = [&](std::byte *target, const void *source, uint64_t bytes) {
+    products_.context_.check(products_.context_.api().onDevice(reinterpret_cast<CUdeviceptr>(target),
+                                                               reinterpret_cast<CUdeviceptr>(source), bytes, stream),
+                             "cuMemcpyDtoDAsync");
+  };
+  forEachBlock(c, [&](std::byte *block, int64_t rows) {
+    copy(block, bias, rowBytes);
+    for (int64_t done = 1; done < rows; done *= 2)
+      copy(block + uint64_t(done) * rowBytes, block, uint64_t(std::min(done, rows - done)) * rowBytes);
+  });
+}
+
+void Products::Plan::run(const void *a, const void *b, void *c, const void *bias) const {
+  if (!spec_.batch || !spec_.m || !spec_.n)
+    return;
+  auto *result = static_cast<std::byte *>(c);
+  Answers::Choice choice;
+  if (hasSums(spec_)) {
+    uintptr_t addresses = uintptr_t(a) | uintptr_t(b) | uintptr_t(c) | uintptr_t(bias_ == Bias::Epilogue ? bias : nullptr);
+    products_.context_.throwIfLost();
+    products_.context_.use();
+    std::lock_guard lock(mutex_);
+    choice = choose(addresses % usualAlignment == 0, products_.lane());
+  }
+  products_.streams_.give([&](CUstream stream) {
+    if (bias_ == Bias::Copied)
+      copyBias(stream, result, bias);
+    else if (!hasSums(spec_) && !spec_.accumulate)
+      clear(stream, result);
+    if (!hasSums(spec_))
+      return;
+    bool isAdded = spec_.accumulate || bias_ == Bias::Copied, isDouble = spec_.a.element == ElementType::f64;
+    const double one = 1, added = isAdded;
+    const float oneInF32 = 1, addedInF32 = isAdded;
+    std::lock_guard lock(mutex_);
+    if (bias_ == Bias::Epilogue)
+      set(matmulBiasPointer, bias);
+    products_.check(blas_->matmul(products_.handle_, desc_.get(), isDouble ? static_cast<const void *>(&one) : &oneInF32,
+                                  b, a_.get(), a, b_.get(), isDouble ? static_cast<const void *>(&added) : &addedInF32,
+                                  c, c_.get(), c, c_.get(), choice.algorithm, choice.workspace.data,
+                                  choice.workspace.bytes, stream),
+                    "cublasLtMatmul");
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// The library of a device
+//===----------------------------------------------------------------------===//
+
+Products::~Products() {
+  for (const auto &[block, bytes] : taken_)
+    memory_.free(Space::DeviceDram, block.data, bytes, workspaceAlignment, block.account, {});
+  if (!handle_)
+    return;
+  context_.use();
+  (void)blas_->destroy(handle_);
+}
+
+void Products::open() {
+  context_.throwIfLost();
+  context_.use();
+  if (handle_)
+    return;
+  blas_ = &BlasApi::open(device_);
+  check(blas_->create(&handle_), "cublasLtCreate");
+}
+
+std::shared_ptr<const MatmulPlan> Products::plan(const MatmulSpec &given) {
+  MatmulSpec spec = given.batchAsRows();
+  std::lock_guard lock(mutex_);
+  return plans_.findOrMake(spec, [&] {
+    if (Plan::hasSums(spec))
+      open();
+    return std::make_shared<const Plan>(*this, spec);
+  });
+}
+
+/// Returns memory of at least `bytes` for the products of a lane, which come one after the other. Null data if there
+/// is no room.
+Products::Workspace Products::workspaceOf(size_t lane, uint64_t bytes) {
+  std::lock_guard lock(workspaceMutex_);
+  Workspace &workspace = workspaces_[lane];
+  if (workspace.bytes >= bytes)
+    return workspace;
+  // Powers of two: all that a lane ever takes is less than twice the last.
+  uint64_t wanted = std::max(std::bit_ceil(bytes), leastWorkspaceBytes);
+  MemoryBlock block = memory_.tryAllocate(Space::DeviceDram, wanted, workspaceAlignment,
+                                          memory_.intern({.value = "(workspace of products)"}));
+  if (!block.data)
+    return {};
+  taken_.emplace_back(block, wanted);
+  streams_.wait(block.after);
+  return workspace = {block.data, wanted};
+}
+
+/// Throws unless the call succeeded.
+void Products::check(cublasStatus_t status, const char *call) const {
+  if (status == blasSuccess)
+    return;
+  // The library does not tell what ended the device: the driver does.
+  size_t free = 0, total = 0;
+  (void)context_.succeeded(context_.api().memInfo(&free, &total), "cuMemGetInfo");
+  context_.throwIfLost();
+  throw Error(status == blasAllocFailed ? ErrorCode::DeviceOom : ErrorCode::Unsupported,
+              "device \"" + device_ + "\": " + call + " gives " + blas_->describe(status));
+}
+
+} // namespace segue::inline runtime::cuda
