@@ -13,7 +13,6 @@
 
 #include "Products.h"
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 namespace segue::inline runtime::cuda {
@@ -23,9 +22,6 @@ static constexpr uint32_t usualAlignment = 16;
 
 /// The library is asked for so many answers, best first: those after the first are for where memory is short.
 static constexpr int wantedAnswers = 8;
-
-static constexpr uint64_t leastWorkspaceBytes = 64 << 10;
-static constexpr uint32_t workspaceAlignment = 256;
 
 static int blasType(ElementType type) {
   switch (type) {
@@ -51,13 +47,14 @@ struct Stored {
 template <typename Opaque> using Described = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque *)>;
 } // namespace
 
-/// Returns how the library can read a matrix with these extents and strides, which are the
-/// library's; nothing if it cannot.
-static std::optional<Stored> storedAs(int64_t rows, int64_t columns, int64_t rowStride, int64_t columnStride) {
-  if ((rows == 1 || rowStride == 1) && (columns == 1 || columnStride >= rows))
-    return Stored{false, uint64_t(rows), uint64_t(columns), columns == 1 ? rows : columnStride};
+/// Returns how the library reads a matrix of ours, which it sees transposed; nothing if it cannot, with a stride
+/// of 1 in neither direction, or with rows that overlap.
+static std::optional<Stored> readAs(const MatrixView &view, int64_t rows, int64_t columns) {
+  auto [batch, rowStride, columnStride] = view.strides;
   if ((columns == 1 || columnStride == 1) && (rows == 1 || rowStride >= columns))
-    return Stored{true, uint64_t(columns), uint64_t(rows), rows == 1 ? columns : rowStride};
+    return Stored{false, uint64_t(columns), uint64_t(rows), rows == 1 ? columns : rowStride};
+  if ((rows == 1 || rowStride == 1) && (columns == 1 || columnStride >= rows))
+    return Stored{true, uint64_t(rows), uint64_t(columns), columns == 1 ? rows : columnStride};
   return std::nullopt;
 }
 
@@ -67,7 +64,7 @@ static std::optional<Stored> storedAs(int64_t rows, int64_t columns, int64_t row
 
 class Products::Plan final : public MatmulPlan {
 public:
-  /// Asks the library, unless there is nothing to sum up. May be called only with the library open in that case.
+  /// Asks the library, which is open then, unless there is nothing to sum up. It can read the operands as they lie.
   Plan(Products &products, const MatmulSpec &spec);
 
   void run(const void *a, const void *b, void *c, const void *bias) const override;
@@ -83,8 +80,8 @@ private:
     std::optional<std::vector<BlasAnswer>> best;
     struct Choice {
       const BlasAlgorithm *algorithm = nullptr;
-      Workspace workspace;
-    } choices[laneCount];
+      Workspaces::Piece workspace;
+    } choices[Workspaces::laneCount];
     std::optional<BlasAnswer> without;
   };
 
@@ -92,7 +89,6 @@ private:
     throw Error(ErrorCode::Unsupported, "device \"" + products_.device_ + "\": matmul: " + why);
   }
   Described<cublasLtMatrixLayoutOpaque_t> layout(const MatrixView &view, const Stored &stored) const;
-  Stored stored(const char *which, const MatrixView &view, int64_t rows, int64_t columns) const;
   template <typename T> void set(int attribute, T value) const {
     products_.check(blas_->descSet(desc_.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
@@ -116,9 +112,6 @@ private:
 
 Products::Plan::Plan(Products &products, const MatmulSpec &spec)
     : products_(products), blas_(products.blas_), spec_(spec) {
-  if (spec.hasBias && spec.bias != spec.c.element)
-    refuse("a bias of " + std::string(name(spec.bias)) + " on a result of " + std::string(name(spec.c.element)) +
-           " is nothing that cuBLASLt adds; cast the bias to " + std::string(name(spec.c.element)));
   bool isDouble = spec.a.element == ElementType::f64;
   if (spec.hasBias)
     bias_ = isDouble || !hasSums(spec) ? Bias::Copied : Bias::Epilogue;
@@ -129,7 +122,7 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec)
     return;
   if (spec.batch > std::numeric_limits<int32_t>::max())
     refuse("cuBLASLt takes at most 2147483647 matrices, not " + std::to_string(spec.batch));
-  Stored left = stored("a", spec.a, spec.m, spec.k), right = stored("b", spec.b, spec.k, spec.n);
+  Stored left = *readAs(spec.a, spec.m, spec.k), right = *readAs(spec.b, spec.k, spec.n);
   isTf32_ = spec.a.element == ElementType::f32 && products.options_.tf32;
   cublasLtMatmulDesc_t desc = nullptr;
   products.check(blas_->descCreate(&desc, isDouble ? computeF64 : isTf32_ ? computeTf32 : computeF32,
@@ -152,18 +145,6 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec)
     usual_.best = ask(/*isUsual=*/true, products.options_.workspaceBytes);
   }
   choose(/*isUsual=*/true, size_t(Queue::Compute));
-}
-
-/// Returns how the library reads our operand [rows, columns], which it sees transposed.
-Stored Products::Plan::stored(const char *which, const MatrixView &view, int64_t rows, int64_t columns) const {
-  auto [batch, rowStride, columnStride] = view.strides;
-  if (std::optional<Stored> found = storedAs(columns, rows, columnStride, rowStride))
-    return *found;
-  refuse(std::string("operand ") + which + " of " + std::to_string(rows) + " rows and " + std::to_string(columns) +
-         " columns has a stride of " + std::to_string(rowStride) + " from row to row and of " +
-         std::to_string(columnStride) +
-         " from column to column; cuBLASLt takes a stride of 1 one way and no overlap the other; copy it to a dense "
-         "tensor first");
 }
 
 Described<cublasLtMatrixLayoutOpaque_t> Products::Plan::layout(const MatrixView &view, const Stored &stored) const {
@@ -223,7 +204,7 @@ const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size
   if (!answers.best)
     answers.best = ask(isUsual, products_.options_.workspaceBytes);
   for (const BlasAnswer &answer : *answers.best) {
-    Workspace workspace = products_.workspaceOf(lane, answer.workspaceBytes);
+    Workspaces::Piece workspace = products_.workspaces_.tryTake(lane, answer.workspaceBytes);
     if (answer.workspaceBytes && !workspace.data)
       continue;
     choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
@@ -306,7 +287,7 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
     products_.context_.throwIfLost();
     products_.context_.use();
     std::lock_guard lock(mutex_);
-    choice = choose(addresses % usualAlignment == 0, products_.lane());
+    choice = choose(addresses % usualAlignment == 0, products_.workspaces_.lane());
   }
   products_.streams_.give([&](CUstream stream) {
     if (bias_ == Bias::Copied)
@@ -334,8 +315,6 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
 //===----------------------------------------------------------------------===//
 
 Products::~Products() {
-  for (const auto &[block, bytes] : taken_)
-    memory_.free(Space::DeviceDram, block.data, bytes, workspaceAlignment, block.account, {});
   if (!handle_)
     return;
   context_.use();
@@ -351,32 +330,25 @@ void Products::open() {
   check(blas_->create(&handle_), "cublasLtCreate");
 }
 
+std::shared_ptr<const MatmulPlan> Products::make(const MatmulSpec &spec) {
+  CopiedProduct::Copied copied;
+  if (Plan::hasSums(spec)) {
+    open();
+    copied.a = !readAs(spec.a, spec.m, spec.k);
+    copied.b = !readAs(spec.b, spec.k, spec.n);
+  }
+  copied.c = spec.hasBias && spec.bias != spec.c.element && spec.batch && spec.m && spec.n;
+  if (!copied.any())
+    return std::make_shared<const Plan>(*this, spec);
+  MatmulSpec copies = CopiedProduct::specOfCopies(spec, copied).batchAsRows();
+  return std::make_shared<const CopiedProduct>(spec, copied, std::make_shared<const Plan>(*this, copies), kernels_,
+                                               copies_);
+}
+
 std::shared_ptr<const MatmulPlan> Products::plan(const MatmulSpec &given) {
   MatmulSpec spec = given.batchAsRows();
   std::lock_guard lock(mutex_);
-  return plans_.findOrMake(spec, [&] {
-    if (Plan::hasSums(spec))
-      open();
-    return std::make_shared<const Plan>(*this, spec);
-  });
-}
-
-/// Returns memory of at least `bytes` for the products of a lane, which come one after the other. Null data if there
-/// is no room.
-Products::Workspace Products::workspaceOf(size_t lane, uint64_t bytes) {
-  std::lock_guard lock(workspaceMutex_);
-  Workspace &workspace = workspaces_[lane];
-  if (workspace.bytes >= bytes)
-    return workspace;
-  // Powers of two: all that a lane ever takes is less than twice the last.
-  uint64_t wanted = std::max(std::bit_ceil(bytes), leastWorkspaceBytes);
-  MemoryBlock block = memory_.tryAllocate(Space::DeviceDram, wanted, workspaceAlignment,
-                                          memory_.intern({.value = "(workspace of products)"}));
-  if (!block.data)
-    return {};
-  taken_.emplace_back(block, wanted);
-  streams_.wait(block.after);
-  return workspace = {block.data, wanted};
+  return plans_.findOrMake(spec, [&] { return make(spec); });
 }
 
 /// Throws unless the call succeeded.

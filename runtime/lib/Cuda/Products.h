@@ -10,9 +10,9 @@
 // one order, so that each run gives the same bits: the library may add parts of a product
 // in a second step, by way of the workspace, and not in the result by turns.
 //
-// A workspace is device memory of a queue, in the books, and taken when an answer first
-// wants it. It displaces nothing: where there is no room, answers with less are taken, down
-// to none at all, and other algorithms may give other bits then.
+// A workspace displaces nothing: where there is no room, answers with less are taken, down
+// to none at all, and other algorithms may give other bits then. What the library cannot
+// read as it lies is copied first (CopiedProduct.h).
 //
 // Any thread may plan and run.
 //
@@ -23,9 +23,7 @@
 
 #include "../Engine/PlanCache.h"
 #include "BlasApi.h"
-#include "Streams.h"
-#include "segue/runtime/Engine/Matmul.h"
-#include "segue/runtime/Memory/DeviceMemory.h"
+#include "CopiedProduct.h"
 
 namespace segue::inline runtime::cuda {
 
@@ -38,9 +36,11 @@ struct ProductOptions {
 
 class Products {
 public:
-  Products(std::string device, const Context &context, Streams &streams, DeviceMemory &memory, ProductOptions options)
-      : device_(std::move(device)), context_(context), streams_(streams), memory_(memory), options_(options) {}
-  /// Gives the workspaces back; all queued work must have ended. Plans that live on may not be run.
+  Products(std::string device, BuiltinKernels &kernels, DeviceMemory &memory, ProductOptions options)
+      : device_(std::move(device)), kernels_(kernels), context_(kernels.context()), streams_(kernels.streams()),
+        options_(options), workspaces_(streams_, memory, "(workspace of products)"),
+        copies_(streams_, memory, "(operands of products)") {}
+  /// Gives the memory back; all queued work must have ended. Plans that live on may not be run.
   ~Products();
   Products(const Products &) = delete;
 
@@ -50,31 +50,21 @@ public:
 
 private:
   class Plan;
-  struct Workspace {
-    void *data = nullptr;
-    uint64_t bytes = 0;
-  };
-  /// The queues, and the stream of what is asked for outside of a body.
-  static constexpr size_t laneCount = queueCount + 1;
 
   void open();
-  size_t lane() const { return streams_.inBody() ? size_t(streams_.openQueue()) : queueCount; }
-  Workspace workspaceOf(size_t lane, uint64_t bytes);
+  std::shared_ptr<const MatmulPlan> make(const MatmulSpec &spec);
   void check(cublasStatus_t status, const char *call) const;
 
   std::string device_;
+  BuiltinKernels &kernels_;
   const Context &context_;
   Streams &streams_;
-  DeviceMemory &memory_;
   ProductOptions options_;
+  Workspaces workspaces_, copies_;
   std::mutex mutex_; // guards what follows
   const BlasApi *blas_ = nullptr;
   cublasLtHandle_t handle_ = nullptr;
   PlanCache<MatmulSpec, MatmulPlan> plans_;
-  std::mutex workspaceMutex_; // guards what follows
-  Workspace workspaces_[laneCount];
-  /// All that were taken: one that a greater one has followed may be in use by queued work and by older plans.
-  std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
 };
 
 } // namespace segue::inline runtime::cuda

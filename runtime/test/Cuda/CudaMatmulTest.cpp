@@ -138,8 +138,8 @@ private:
 
 TEST_P(CudaMatmulTest, TakesRowsAndColumnsOfAllTypes) {
   for (ElementType type : types)
-    for (Lie left : {Lie::Plain, Lie::Transposed, Lie::Padded})
-      for (Lie right : {Lie::Plain, Lie::Transposed, Lie::Padded})
+    for (Lie left : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
+      for (Lie right : {Lie::Plain, Lie::Transposed, Lie::Padded, Lie::Strided})
         for (const Extents &e : {Extents{3, 13, 33, 17}, Extents{1, 40, 24, 64}}) {
           SCOPED_TRACE(std::string(name(type)) + " " + std::to_string(int(left)) + " " + std::to_string(int(right)));
           MatmulSpec spec{e.batch, e.m, e.n, e.k};
@@ -189,6 +189,31 @@ TEST_P(CudaMatmulTest, BatchesRepeatGoOnAndInterleave) {
     spec.c = {type, {40, 160, 1}};
     spec.a = {type, {30, 120, 1}};
     check(spec);
+  }
+}
+
+// What cuBLASLt cannot read or write as it lies goes by way of copies.
+TEST_P(CudaMatmulTest, RowsRepeatAndHalvesTakeAnyBias) {
+  for (ElementType type : types) {
+    MatmulSpec spec{3, 20, 40, 30};
+    spec.a = {type, {0, 0, 1}}; // one row for all
+    spec.b = {type, {0, 1, 0}}; // one column for all
+    spec.c = place(type, 20, 40, Lie::Padded);
+    check(spec);
+    spec.a = {type, {20, 1, 0}};
+    spec.b = {type, {1200, 30, 1}}; // rows that overlap
+    spec.accumulate = true;
+    check(spec);
+    if (type != ElementType::bf16 && type != ElementType::f16)
+      continue;
+    spec.hasBias = true; // of f32
+    for (int64_t k : {0, 30})
+      for (bool accumulate : {false, true}) {
+        spec.accumulate = accumulate;
+        spec.k = k;
+        if (k || !accumulate) // else it is refused
+          check(spec);
+      }
   }
 }
 
@@ -265,33 +290,35 @@ TEST_P(CudaMatmulTest, RunsInTheOrderOfItsQueue) {
 
 // Queues run beside each other, and so do threads that wait for what they ask for.
 TEST_P(CudaMatmulTest, RunsBesideOthers) {
-  MatmulSpec spec{2, 16, 24, 64};
-  spec.a = place(ElementType::f32, 16, 64, Lie::Plain);
-  spec.b = place(ElementType::f32, 64, 24, Lie::Plain);
-  spec.c = place(ElementType::f32, 16, 24, Lie::Plain);
-  spec.hasBias = true;
-  std::vector<std::unique_ptr<Operands>> operands;
-  for (uint64_t i = 0; i < 24; ++i) {
-    operands.push_back(std::make_unique<Operands>(*device, spec, 4 * i));
-    operands.back()->upload();
-  }
-  auto inThread = [&](size_t first) {
+  for (Lie lie : {Lie::Plain, Lie::Strided}) { // the latter is copied
+    MatmulSpec spec{2, 16, 24, 64};
+    spec.a = place(ElementType::f32, 16, 64, lie);
+    spec.b = place(ElementType::f32, 64, 24, Lie::Plain);
+    spec.c = place(ElementType::f32, 16, 24, Lie::Plain);
+    spec.hasBias = true;
+    std::vector<std::unique_ptr<Operands>> operands;
+    for (uint64_t i = 0; i < 24; ++i) {
+      operands.push_back(std::make_unique<Operands>(*device, spec, 4 * i));
+      operands.back()->upload();
+    }
+    auto inThread = [&](size_t first) {
+      auto plan = device->engine().planMatmul(spec);
+      for (size_t i = first; i < 12; i += 2)
+        operands[i]->runPlan(*plan);
+    };
+    std::thread one(inThread, 0), two(inThread, 1);
     auto plan = device->engine().planMatmul(spec);
-    for (size_t i = first; i < 12; i += 2)
-      operands[i]->runPlan(*plan);
-  };
-  std::thread one(inThread, 0), two(inThread, 1);
-  auto plan = device->engine().planMatmul(spec);
-  Fence all;
-  for (size_t i = 12; i < 24; ++i) {
-    Queue queue = allQueues[i % 3];
-    all.join(Fence(queue, device->enqueue(queue, {}, {[&, i] { operands[i]->runPlan(*plan); }})));
+    Fence all;
+    for (size_t i = 12; i < 24; ++i) {
+      Queue queue = allQueues[i % 3];
+      all.join(Fence(queue, device->enqueue(queue, {}, {[&, i] { operands[i]->runPlan(*plan); }})));
+    }
+    one.join();
+    two.join();
+    device->wait(all);
+    for (auto &each : operands)
+      each->expect(each->download());
   }
-  one.join();
-  two.join();
-  device->wait(all);
-  for (auto &each : operands)
-    each->expect(each->download());
 }
 
 TEST_P(CudaMatmulTest, EqualSpecsShareAPlan) {

@@ -120,17 +120,6 @@ TEST_F(CudaProductsTest, SaysWhatItRefuses) {
     change(spec);
     return refusal(*device, spec);
   };
-  expectWords(refused([](MatmulSpec &s) { s.a.strides = {0, 80, 2}; }),
-              "matmul: operand a of 40 rows and 40 columns has a stride of 80 from row to row and of 2 from column to "
-              "column; cuBLASLt takes a stride of 1 one way and no overlap the other; copy it to a dense tensor first");
-  expectWords(refused([](MatmulSpec &s) { s.b.strides = {0, 0, 1}; }),
-              "operand b of 40 rows and 40 columns has a stride of 0 from row to row and of 1 from column to column");
-  expectWords(refused([](MatmulSpec &s) { s.b.strides = {0, 39, 1}; }), "operand b");
-  expectWords(refused([](MatmulSpec &s) {
-                s.a.element = s.b.element = s.c.element = ElementType::bf16;
-                s.hasBias = true;
-              }),
-              "a bias of f32 on a result of bf16 is nothing that cuBLASLt adds; cast the bias to bf16");
   expectWords(refused([](MatmulSpec &s) {
                 s.a.element = s.b.element = s.c.element = s.bias = ElementType::f64;
                 s.hasBias = s.accumulate = true;
@@ -150,6 +139,22 @@ TEST_F(CudaProductsTest, SaysWhatItRefuses) {
   fakecuda::failCalls("cublasLtMatmulAlgoGetHeuristic", notSupported, 0, 1);
   MatmulSpec spec = square(40, ElementType::bf16);
   expectWords(refusal(*device, spec), "cuBLASLt has no algorithm for bf16 [1, 40, 40] times [40, 40] in bf16");
+}
+
+// What the library cannot read is copied, in memory that is in the books.
+TEST_F(CudaProductsTest, CopiesAreInTheBooks) {
+  MatmulSpec spec = square(40);
+  spec.a.strides = {0, 0, 1};
+  uint64_t before = device->memory().liveBytes(dram);
+  expectWords(device->engine().planMatmul(spec)->describe(), "copies 6400 a");
+  EXPECT_EQ(device->memory().liveBytes(dram) - before, 2u * (64 << 10)) << "a workspace and copies";
+  expectWords(device->memory().holdersTable(dram), "(operands of products)");
+  spec.b.strides = {0, 80, 2};
+  device->memory().setBudget(dram, device->memory().liveBytes(dram) + 100);
+  EXPECT_NO_THROW(device->engine().planMatmul(spec)) << "the same memory";
+  spec = square(200);
+  spec.a.strides = {0, 0, 1};
+  expectWords(refusal(*device, spec, ErrorCode::DeviceOom), "(operands of products)");
 }
 
 // Where the library adds no bias to such a product, the bias is there before the product.

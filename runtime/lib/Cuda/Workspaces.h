@@ -1,0 +1,65 @@
+//===- Workspaces.h - memory beside the operands of products ----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Device memory that calls of one queue use one after the other: one piece per lane, in the
+// books, taken when a call first needs it and as large as the largest has needed. It is
+// given back with the device: one that a larger one follows may be in use by queued work and
+// by older plans.
+//
+// Any thread may call.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_CUDA_WORKSPACES_H
+#define SEGUE_LIB_CUDA_WORKSPACES_H
+
+#include "Streams.h"
+#include "segue/runtime/Memory/DeviceMemory.h"
+
+namespace segue::inline runtime::cuda {
+
+class Workspaces {
+public:
+  /// The lanes are the queues, and the stream of what is asked for outside of a body.
+  static constexpr size_t laneCount = queueCount + 1, outside = queueCount;
+
+  /// `owner` names it in the books.
+  Workspaces(Streams &streams, DeviceMemory &memory, std::string owner)
+      : streams_(streams), memory_(memory), owner_(std::move(owner)) {}
+  /// All queued work must have ended.
+  ~Workspaces();
+  Workspaces(const Workspaces &) = delete;
+
+  struct Piece {
+    void *data = nullptr;
+    uint64_t bytes = 0;
+  };
+
+  /// Returns the lane of the body that runs on this thread, or `outside`.
+  size_t lane() const { return streams_.inBody() ? size_t(streams_.openQueue()) : outside; }
+  /// Returns memory of at least `bytes` for a lane. Displaces nothing: null data if there is no room.
+  Piece tryTake(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/false); }
+  /// Makes room if it must, and throws OutOfMemory. Not in a body.
+  Piece take(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/true); }
+  /// Locked by who uses the piece of `outside` in several calls: each of them alone is one after the other.
+  std::mutex &outsideMutex() { return outsideMutex_; }
+
+private:
+  Piece take(size_t lane, uint64_t bytes, bool makesRoom);
+
+  Streams &streams_;
+  DeviceMemory &memory_;
+  std::string owner_;
+  std::mutex outsideMutex_;
+  std::mutex mutex_; // guards what follows
+  Piece pieces_[laneCount];
+  std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
+};
+
+} // namespace segue::inline runtime::cuda
+
+#endif // SEGUE_LIB_CUDA_WORKSPACES_H
