@@ -19,11 +19,13 @@
 #include "../Drivers/KernelLaunch.h"
 #include "../Drivers/RunWork.h"
 #include "CudaEngine.h"
+#include "GpuFigures.h"
 #include "HostMemory.h"
 #include "Kernels.h"
-#include "Relayout.h"
 #include "MappedMemory.h"
+#include "Relayout.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <charconv>
@@ -43,11 +45,17 @@ static constexpr uint64_t freeStackBytes = 1024;
 
 static uint64_t hostBytes() { return uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)); }
 
+/// The bytes of the chunks that hold `bytes`.
+static uint64_t inChunks(uint64_t bytes) {
+  return (bytes + MappedMemory::chunkBytes - 1) / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
+}
+
 namespace {
 /// The options of a spec.
 struct Options {
   int number = 0;
   uint64_t dramBytes = 0, pinnedBytes = 0;
+  std::string profile;
   ProductOptions products;
 
   explicit Options(const DeviceOptions &given);
@@ -64,6 +72,11 @@ public:
   bool runsInline() const override { return false; }
   bool computesOn(const void *address) const override { return dram_.holds(address); }
   int threads() const override { return multiprocessors_; }
+  uint64_t bytesForPrograms() const override { return products_.bytesToTake(); }
+  std::optional<LinkSpeed> link() const override { return figures_.link; }
+  std::optional<std::string> twin() const override {
+    return figures_.twin(spaces_[2].capacityBytes, spaces_[1].capacityBytes, spaces_[0].capacityBytes);
+  }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override;
   void giveMemory(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override;
@@ -77,6 +90,10 @@ public:
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset) override {
     return space == Space::DeviceDram ? dram_.takeReserved(bytes, alignment, offset) : MemoryBlock();
   }
+  MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
+    return space == Space::DeviceDram ? dram_.takeAt(bytes, address) : MemoryBlock();
+  }
+  DramCompactor *dramCompactor() override { return &*dramCompactor_; }
   std::vector<AddressRange> freeRanges(Space space) const override {
     return space == Space::DeviceDram ? dram_.freeRanges() : std::vector<AddressRange>();
   }
@@ -111,6 +128,7 @@ private:
   std::string name_;
   std::shared_ptr<const Context> context_;
   int multiprocessors_;
+  GpuFigures figures_;
   SpaceInfo spaces_[3];
   mutable Streams streams_; // who asks whether work is done tells its end
   HostHeap heap_;
@@ -121,6 +139,8 @@ private:
   BuiltinKernels builtin_;
   Products products_;
   CudaEngine engine_;
+  /// Chunks move by being mapped elsewhere; what lies between blocks within them moves by copies.
+  std::optional<DramCompactor> dramCompactor_;
   /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
   std::byte *staging_[queueCount]{};
   std::mutex stackMutex_;
@@ -142,31 +162,33 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"dram", "pinned", "tf32", "workspace"};
+  static constexpr std::string_view keys[] = {"dram", "pinned", "profile", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
+  profile = rest.text("profile", "");
   std::string tf32 = rest.text("tf32", "off");
   if (tf32 != "on" && tf32 != "off")
     rest.fail("tf32=" + tf32 + " is neither on nor off");
   products.tf32 = tf32 == "on";
   products.workspaceBytes = rest.bytes("workspace", products.workspaceBytes);
-  if (rest.has("dram") && (dramBytes == 0 || dramBytes % MappedMemory::chunkBytes))
-    rest.fail("dram=" + rest.text("dram", "") + " is not a multiple of 2 MiB, in which memory is mapped");
+  if (rest.has("dram") && dramBytes == 0)
+    rest.fail("dram=" + rest.text("dram", "") + " leaves no memory");
   if (pinnedBytes == 0)
     rest.fail("pinned=" + rest.text("pinned", "") + " leaves no page-locked memory, through which copies go");
 }
 
 CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context)
     : name_(std::move(name)), context_(std::move(context)),
-      multiprocessors_(context_->attribute(attributeMultiprocessors)),
+      multiprocessors_(context_->attribute(attributeMultiprocessors)), figures_(*context_, options.profile),
       spaces_{{Space::Host, hostBytes()}, {Space::HostPinned, options.pinnedBytes},
               {Space::DeviceDram, options.dramBytes}},
       streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
       pinned_(*context_, options.pinnedBytes),
-      dram_(*context_, options.dramBytes, [this](const Fence &fence) { return streams_.isPast(fence); }),
+      dram_(*context_, inChunks(options.dramBytes), [this](const Fence &fence) { return streams_.isPast(fence); }),
       words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
       products_(name_, builtin_, memory(), options.products), engine_(name_, builtin_, products_) {
+  dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
 }
@@ -196,10 +218,12 @@ static DeviceRef open(const DeviceOptions &given) {
     uint64_t most = free > 2 * leftToDriver ? free - leftToDriver : free / 2;
     options.dramBytes = most / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
   }
-  if (options.dramBytes < MappedMemory::chunkBytes)
+  if (options.dramBytes == 0)
     throw Error(ErrorCode::DeviceOom, "device \"" + name + "\": " + context->model() + " has no free memory");
   std::string spec =
       name + ",dram=" + std::to_string(options.dramBytes) + ",pinned=" + std::to_string(options.pinnedBytes);
+  if (!options.profile.empty())
+    spec += ",profile=" + options.profile;
   if (options.products.tf32)
     spec += ",tf32=on";
   if (options.products.workspaceBytes != ProductOptions().workspaceBytes)
@@ -253,7 +277,7 @@ void CudaDevice::makeStack(uint64_t bytes, const KernelSource &source) {
     return;
   uint64_t threads = uint64_t(multiprocessors_) * uint64_t(context_->attribute(attributeThreadsPerMultiprocessor));
   uint64_t taken = (bytes - stackBytes_) * threads;
-  taken = (taken + MappedMemory::chunkBytes - 1) / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
+  taken = inChunks(taken);
   drain();
   struct Restore {
     Restore() { takesForDriver = true; }

@@ -62,7 +62,10 @@ enum : CUresult {
 
 /// Attributes of devices and functions, limits and flags, by cuda.h's names.
 enum : int {
+  attributeClockRate = 13,
   attributeMultiprocessors = 16,
+  attributeMemoryClockRate = 36,
+  attributeMemoryBusWidth = 37,
   attributeThreadsPerMultiprocessor = 39,
   attributeVirtualMemory = 102,
   functionMaxThreads = 0,

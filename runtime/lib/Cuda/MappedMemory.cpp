@@ -137,7 +137,7 @@ bool MappedMemory::mapChunk(uint64_t index) {
   }
   chunks_[index].handle = handle;
   chunks_[index].after = after;
-  if (!chunks_[index].blocks)
+  if (!chunks_[index].usedBytes)
     setIdle(index, true);
   return true;
 }
@@ -223,7 +223,7 @@ MemoryBlock MappedMemory::finish(const BestFitArena::Block &found, uint64_t byte
     Chunk &chunk = chunks_[index];
     isAliased = isAliased || !chunk.after.empty();
     block.after.join(chunk.after);
-    ++chunk.blocks;
+    chunk.usedBytes += bytesIn(index, found.offset, bytes);
     setIdle(index, false);
   }
   if (isAliased && isPast_(block.after)) // nothing to remember any more
@@ -249,6 +249,15 @@ MemoryBlock MappedMemory::takeReserved(uint64_t bytes, uint64_t alignment, std::
   context_.use();
   auto found = arena_->takeReserved(bytes, alignment, offset);
   return found ? finish(*found, bytes, alignment) : MemoryBlock();
+}
+
+MemoryBlock MappedMemory::takeAt(uint64_t bytes, void *address) {
+  context_.throwIfLost();
+  std::lock_guard lock(mutex_);
+  context_.use();
+  settleLocked();
+  auto found = arena_->takeAt(uint64_t(static_cast<std::byte *>(address) - base_), bytes);
+  return found ? finish(*found, bytes, /*alignment=*/1) : MemoryBlock();
 }
 
 const std::byte *MappedMemory::reserve(std::span<const AddressRange> ranges) {
@@ -282,7 +291,7 @@ void MappedMemory::give(void *data, uint64_t bytes, const Fence &lastUse) noexce
   arena_->give(offset, bytes, lastUse);
   liveBytes_ -= bytes;
   for (uint64_t index = firstChunk(offset); index < endChunk(offset, bytes); ++index)
-    if (--chunks_[index].blocks == 0)
+    if ((chunks_[index].usedBytes -= bytesIn(index, offset, bytes)) == 0)
       setIdle(index, true);
 }
 
@@ -295,7 +304,7 @@ std::vector<AddressRange> MappedMemory::freeRanges() const {
   for (AddressRange range : arena_->freeRanges()) {
     uint64_t end = range.begin;
     for (uint64_t index = firstChunk(range.begin); index * chunkBytes < range.end(); ++index) {
-      if (!chunks_[index].blocks && index != counted) {
+      if (!chunks_[index].usedBytes && index != counted) {
         if (!chunks)
           break;
         --chunks;

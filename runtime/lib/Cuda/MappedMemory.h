@@ -49,6 +49,7 @@ public:
   MemoryBlock take(uint64_t bytes, uint64_t alignment);
   const std::byte *reserve(std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
+  MemoryBlock takeAt(uint64_t bytes, void *address);
   void give(void *data, uint64_t bytes, const Fence &lastUse) noexcept;
   std::vector<AddressRange> freeRanges() const;
   FreeMemory freeMemory() const;
@@ -69,14 +70,16 @@ public:
     auto *at = static_cast<const std::byte *>(address);
     return at >= base_ && at < base_ + addressBytes_;
   }
+  /// Returns the first of the addresses, from which ranges count.
+  std::byte *base() const { return base_; }
   /// Returns the bytes of chunks that the driver has given and not got back.
   uint64_t madeBytes() const;
 
 private:
   struct Chunk {
     CUmemHandle handle = 0;
-    /// The number of blocks that lie in it, in part or whole.
-    uint32_t blocks = 0;
+    /// The bytes of blocks that lie in it: parts of a block may be given back by themselves.
+    uint64_t usedBytes = 0;
     /// The fence until which the memory behind it, which came from elsewhere, was in use.
     Fence after;
   };
@@ -88,6 +91,9 @@ private:
 
   uint64_t firstChunk(uint64_t offset) const { return offset / chunkBytes; }
   uint64_t endChunk(uint64_t offset, uint64_t bytes) const { return (offset + bytes + chunkBytes - 1) / chunkBytes; }
+  uint64_t bytesIn(uint64_t index, uint64_t offset, uint64_t bytes) const {
+    return std::min((index + 1) * chunkBytes, offset + bytes) - std::max(index * chunkBytes, offset);
+  }
   MemoryBlock finish(const BestFitArena::Block &found, uint64_t bytes, uint64_t alignment);
   bool mapAll(uint64_t first, uint64_t end);
   bool mapChunk(uint64_t index);

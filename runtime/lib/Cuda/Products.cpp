@@ -82,7 +82,6 @@ private:
       const BlasAlgorithm *algorithm = nullptr;
       Workspaces::Piece workspace;
     } choices[Workspaces::laneCount];
-    std::optional<BlasAnswer> without;
   };
 
   [[noreturn]] void refuse(const std::string &why) const {
@@ -92,7 +91,7 @@ private:
   template <typename T> void set(int attribute, T value) const {
     products_.check(blas_->descSet(desc_.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
-  std::vector<BlasAnswer> ask(bool isUsual, uint64_t workspaceBytes) const;
+  std::vector<BlasAnswer> ask(bool isUsual) const;
   const Answers::Choice &choose(bool isUsual, size_t lane) const;
   template <typename Run> void forEachBlock(std::byte *c, Run run) const;
   void clear(CUstream stream, std::byte *c) const;
@@ -138,11 +137,11 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec)
   a_ = layout(spec.b, right);
   b_ = layout(spec.a, left);
   c_ = layout(spec.c, {false, uint64_t(spec.n), uint64_t(spec.m), spec.m == 1 ? spec.n : spec.c.strides[1]});
-  usual_.best = ask(/*isUsual=*/true, products.options_.workspaceBytes);
+  usual_.best = ask(/*isUsual=*/true);
   if (usual_.best->empty() && bias_ == Bias::Epilogue && !spec.accumulate) {
     bias_ = Bias::Copied;
     set(matmulEpilogue, epilogueNone);
-    usual_.best = ask(/*isUsual=*/true, products.options_.workspaceBytes);
+    usual_.best = ask(/*isUsual=*/true);
   }
   choose(/*isUsual=*/true, size_t(Queue::Compute));
 }
@@ -163,7 +162,8 @@ Described<cublasLtMatrixLayoutOpaque_t> Products::Plan::layout(const MatrixView 
 }
 
 /// Asks for algorithms whose operands begin as usual, or at multiples of their elements. Empty if there is none.
-std::vector<BlasAnswer> Products::Plan::ask(bool isUsual, uint64_t workspaceBytes) const {
+std::vector<BlasAnswer> Products::Plan::ask(bool isUsual) const {
+  uint64_t workspaceBytes = products_.options_.workspaceBytes;
   cublasLtMatmulPreference_t made = nullptr;
   products_.check(blas_->preferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Described<cublasLtMatmulPreferenceOpaque_t> preference(made, blas_->preferenceDestroy);
@@ -202,24 +202,18 @@ const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size
   if (choice.algorithm)
     return choice;
   if (!answers.best)
-    answers.best = ask(isUsual, products_.options_.workspaceBytes);
-  for (const BlasAnswer &answer : *answers.best) {
-    Workspaces::Piece workspace = products_.workspaces_.tryTake(lane, answer.workspaceBytes);
-    if (answer.workspaceBytes && !workspace.data)
-      continue;
-    choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
-    return choice;
-  }
+    answers.best = ask(isUsual);
   if (!answers.best->empty()) {
-    if (!answers.without)
-      if (std::vector<BlasAnswer> without = ask(isUsual, 0); !without.empty())
-        answers.without = without.front();
-    if (!answers.without)
-      throw Error(ErrorCode::DeviceOom,
-                  "device \"" + products_.device_ + "\": there is no memory for the workspace of a product, of " +
-                      std::to_string(answers.best->back().workspaceBytes) +
-                      " bytes, and cuBLASLt does it in no other way");
-    choice = {&answers.without->algorithm, {}};
+    // Another algorithm gives other bits: none is taken for want of room.
+    const BlasAnswer &answer = answers.best->front();
+    Workspaces::Piece workspace;
+    if (answer.workspaceBytes)
+      workspace = products_.workspaces_.tryTake(lane, products_.options_.workspaceBytes);
+    if (answer.workspaceBytes && !workspace.data)
+      throw Error(ErrorCode::DeviceOom, "device \"" + products_.device_ + "\": there is no memory for the workspace of " +
+                                            "a product outside of the queue that computes, of " +
+                                            std::to_string(products_.options_.workspaceBytes) + " bytes");
+    choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
     return choice;
   }
   refuse("cuBLASLt has no algorithm for " + std::string(name(spec_.a.element)) + " [" + std::to_string(spec_.batch) +
@@ -334,6 +328,8 @@ std::shared_ptr<const MatmulPlan> Products::make(const MatmulSpec &spec) {
   CopiedProduct::Copied copied;
   if (Plan::hasSums(spec)) {
     open();
+    if (options_.workspaceBytes)
+      workspaces_.take(size_t(Queue::Compute), options_.workspaceBytes);
     copied.a = !readAs(spec.a, spec.m, spec.k);
     copied.b = !readAs(spec.b, spec.k, spec.n);
   }

@@ -30,8 +30,8 @@ namespace segue::inline runtime::cuda {
 struct ProductOptions {
   /// Lets products of f32 round their operands to TF32 (10 bits behind the point), which is several times as fast.
   bool tf32 = false;
-  /// The most bytes of workspace that a product may take; 0 for none.
-  uint64_t workspaceBytes = 4 << 20;
+  /// The bytes of workspace that products of a queue share; 0 for none, which cost plain products of an H100 nothing.
+  uint64_t workspaceBytes = 0;
 };
 
 class Products {
@@ -47,6 +47,8 @@ public:
   /// Does what Engine::planMatmul promises. Throws Unsupported without the library, and for
   /// a spec that it cannot do, with the reason.
   std::shared_ptr<const MatmulPlan> plan(const MatmulSpec &spec);
+  /// Returns the bytes of workspace that the first plan will take.
+  uint64_t bytesToTake() const { return workspaces_.hasSome() ? 0 : options_.workspaceBytes; }
 
 private:
   class Plan;

@@ -14,6 +14,8 @@ namespace segue::inline runtime::cuda {
 /// The seconds for which a base of times serves: cuEventElapsedTime gives a float, which is exact to 60 ns within a
 /// second.
 static constexpr double baseLifeSeconds = 1;
+/// Stamps are kept to the host's clock as far as this.
+static constexpr double mostDriftSeconds = 1e-3;
 
 /// The host looks so long before it sleeps: spinning sees the end of work 66 us earlier.
 static constexpr double spinSeconds = 50e-6;
@@ -243,7 +245,7 @@ void Streams::call(std::function<void()> function) {
 
 std::shared_ptr<const Streams::ClockBase> Streams::clockBase() {
   std::lock_guard lock(directMutex_);
-  if (base_ && seconds() - base_->seconds < baseLifeSeconds)
+  if (base_ && seconds() - base_->madeSeconds < baseLifeSeconds)
     return base_;
   auto base = std::make_shared<ClockBase>();
   base->event = times_.take();
@@ -251,6 +253,16 @@ std::shared_ptr<const Streams::ClockBase> Streams::clockBase() {
   context_.check(context_.api().eventRecord(base->event.get(), direct_), "cuEventRecord");
   context_.check(context_.api().eventSynchronize(base->event.get()), "cuEventSynchronize");
   base->seconds = (before + seconds()) / 2;
+  base->madeSeconds = base->seconds;
+  // The device's clock says how far the bases lie apart: the host's would put the end of a
+  // copy before its begin where a base lies between them. It is followed where the clocks have drifted.
+  float milliseconds = 0;
+  if (base_ && context_.succeeded(context_.api().eventElapsed(&milliseconds, base_->event.get(), base->event.get()),
+                                  "cuEventElapsedTime")) {
+    double byDevice = base_->seconds + double(milliseconds) * 1e-3;
+    if (std::fabs(byDevice - base->seconds) < mostDriftSeconds)
+      base->seconds = byDevice;
+  }
   base_ = base;
   return base;
 }
@@ -259,9 +271,11 @@ void Streams::stamp(const TimestampRef &stamp) {
   if (!inBody())
     return stamp->set(seconds());
   context_.throwIfLost();
-  Stamp later{stamp, times_.take(), clockBase()};
+  // The stamps of an entry have one base, so that none lies before one ahead of it.
+  std::vector<Stamp> &stamps = openBody()->entry->stamps;
+  Stamp later{stamp, times_.take(), stamps.empty() ? clockBase() : stamps.front().base};
   context_.check(context_.api().eventRecord(later.event.get(), streams_[uint8_t(openBody()->queue)]), "cuEventRecord");
-  openBody()->entry->stamps.push_back(std::move(later));
+  stamps.push_back(std::move(later));
 }
 
 //===----------------------------------------------------------------------===//

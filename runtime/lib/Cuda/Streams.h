@@ -107,10 +107,10 @@ public:
   static double seconds();
 
 private:
-  /// An event and the time at which it passed: stamps count from there.
+  /// An event and the time at which it passed: stamps count from there. `madeSeconds` is that by the host's clock.
   struct ClockBase {
     EventRef event;
-    double seconds = 0;
+    double seconds = 0, madeSeconds = 0;
   };
   struct Stamp {
     TimestampRef stamp;

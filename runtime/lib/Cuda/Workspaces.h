@@ -45,6 +45,10 @@ public:
   Piece tryTake(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/false); }
   /// Makes room if it must, and throws OutOfMemory. Not in a body.
   Piece take(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/true); }
+  bool hasSome() const {
+    std::lock_guard lock(mutex_);
+    return !taken_.empty();
+  }
   /// Locked by who uses the piece of `outside` in several calls: each of them alone is one after the other.
   std::mutex &outsideMutex() { return outsideMutex_; }
 
@@ -55,7 +59,7 @@ private:
   DeviceMemory &memory_;
   std::string owner_;
   std::mutex outsideMutex_;
-  std::mutex mutex_; // guards what follows
+  mutable std::mutex mutex_; // guards what follows
   Piece pieces_[laneCount];
   std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
 };

@@ -98,12 +98,17 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
 
 static FreeRoom roomOf(Device &device) { return {device.freeRanges(Space::DeviceDram), liveBytes(device)}; }
 
-PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
-  WeightStreamer *weights = services.weights();
-  Device &device = *step.device;
+/// Makes the programs ready, so that what a device takes for them is there and counts.
+static void prepare(const StepToPlan &step) {
   preparePrograms(step.device, step.modules);
   for (const std::vector<Module> *modules : step.batches)
     preparePrograms(step.device, *modules);
+}
+
+PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+  WeightStreamer *weights = services.weights();
+  Device &device = *step.device;
+  prepare(step);
   if (weights)
     weights->giveUpRoom();
   if (weights && weights->slots() > weights->leastSlots())
@@ -238,6 +243,7 @@ static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weight
 CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
+  prepare(step);
   uint64_t budget = device.memory().budget(Space::DeviceDram);
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
     return {};

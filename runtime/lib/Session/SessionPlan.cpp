@@ -168,7 +168,7 @@ void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,
   own += bytesOn(*device, std::span(&held, 1));
   StepToPlan next = stepToPlan(step.empty() ? StepSizes{nullptr} : step, batches);
   next.isBatchCountGuessed = step.empty();
-  segue::refuseTooSmall(services.get(), next, live - std::min(live, own));
+  segue::refuseTooSmall(services.get(), next, live - std::min(live, own) + device->bytesForPrograms());
 }
 
 } // namespace segue::inline runtime

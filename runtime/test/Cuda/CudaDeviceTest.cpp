@@ -11,6 +11,8 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/Tensor/DramCompactor.h"
+#include "segue/runtime/Tensor/Storage.h"
 #include <atomic>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -37,8 +39,8 @@ TEST(CudaDevice, BadSpecsAreNamed) {
   expect("cuda:first", "the number of a GPU comes first");
   expect("cuda:-1", "the number of a GPU comes first");
   expect("cuda:dram=8MiB", "the number of a GPU comes first");
-  expect("cuda:0,threads=2", "there is no option \"threads\"; known are dram, pinned, tf32, workspace");
-  expect("cuda:0,dram=3MiB", "dram=3MiB is not a multiple of 2 MiB, in which memory is mapped");
+  expect("cuda:0,threads=2", "there is no option \"threads\"; known are dram, pinned, profile, tf32, workspace");
+  expect("cuda:0,dram=0", "dram=0 leaves no memory");
   expect("cuda:0,pinned=0", "pinned=0 leaves no page-locked memory");
   expect("cuda:0,dram=8GiB", "dram=8589934592 is more than Fake GPU has, 268435456 bytes");
   expectWords(messageOf("cuda:16", ErrorCode::Unsupported), "the CUDA driver finds 16 GPUs, the last is cuda:15");
@@ -215,6 +217,31 @@ TEST_F(CudaMemoryTest, OthersMayHaveTheMemory) {
   device->drain();
   give(b, 4 * mib);
   give(c, 4 * mib);
+}
+
+// Free memory within chunks that are in use is made one range by copies.
+TEST_F(CudaMemoryTest, StoragesMoveTogetherWithinChunks) {
+  DeviceRef gpu = Device::open("cuda:10,dram=4MiB,pinned=4MiB");
+  constexpr uint64_t part = 512 << 10;
+  std::vector<std::shared_ptr<Storage>> storages;
+  for (uint8_t i = 0; i < 8; ++i) {
+    storages.push_back(Storage::allocate(gpu, dram, part, 512, 0));
+    gpu->engine().fill(storages.back()->data(), part, i, 1);
+  }
+  for (size_t i : {0, 2, 5, 7})
+    storages[i].reset();
+  EXPECT_EQ(gpu->freeMemory(dram).ranges, 4u);
+  std::shared_ptr<Storage> large = Storage::allocate(gpu, dram, 3 * part, 512, 0);
+  EXPECT_GT(gpu->dramCompactor()->movedBytes(), 0u);
+  gpu->wait(large->uses());
+  gpu->engine().fill(large->data(), 3 * part, 9, 1);
+  std::vector<uint8_t> found(part);
+  for (uint8_t i : {1, 3, 4, 6}) {
+    gpu->wait(storages[i]->uses());
+    gpu->copy(found.data(), storages[i]->data(), part);
+    EXPECT_EQ(found, std::vector<uint8_t>(part, i)) << int(i);
+  }
+  EXPECT_LE(fakecuda::takenBytes(10), 4 * mib);
 }
 
 // What kernels take for their stacks is in the books before the first launch.

@@ -59,7 +59,7 @@ protected:
   }
   MemoryBlock take(uint64_t bytes) { return device->memory().allocate(dram, bytes, 512); }
 
-  DeviceRef device = Device::open("cuda:9,dram=16MiB,pinned=4MiB");
+  DeviceRef device = Device::open("cuda:9,dram=16MiB,pinned=4MiB,workspace=4MiB");
   static constexpr uint64_t bytes = 64 * 64 * 4;
   MemoryBlock a = take(bytes), b = take(bytes), c = take(bytes);
 };
@@ -147,7 +147,7 @@ TEST_F(CudaProductsTest, CopiesAreInTheBooks) {
   spec.a.strides = {0, 0, 1};
   uint64_t before = device->memory().liveBytes(dram);
   expectWords(device->engine().planMatmul(spec)->describe(), "copies 6400 a");
-  EXPECT_EQ(device->memory().liveBytes(dram) - before, 2u * (64 << 10)) << "a workspace and copies";
+  EXPECT_EQ(device->memory().liveBytes(dram) - before, 4 * mib + (64 << 10)) << "a workspace and copies";
   expectWords(device->memory().holdersTable(dram), "(operands of products)");
   spec.b.strides = {0, 80, 2};
   device->memory().setBudget(dram, device->memory().liveBytes(dram) + 100);
@@ -177,7 +177,7 @@ TEST_F(CudaProductsTest, ABiasMayBeCopiedInstead) {
 TEST_F(CudaProductsTest, FailedCallsAreErrorsOfTheirEntry) {
   auto plan = device->engine().planMatmul(square(64));
   fakecuda::failCalls("cublasLtMatmul", executionFailed, 0, 1);
-  expectWords(run(*plan), "UNSUPPORTED: device \"cuda:9,dram=16777216,pinned=4194304\": cublasLtMatmul gives "
+  expectWords(run(*plan), "UNSUPPORTED: device \"cuda:9,dram=16777216,pinned=4194304,workspace=4194304\": cublasLtMatmul gives "
                           "CUBLAS_STATUS_EXECUTION_FAILED (13): a status of the fake library");
   fakecuda::failCalls("cublasLtMatmul", allocFailed, 0, 1);
   expectWords(run(*plan), "DEVICE_OOM: device");
@@ -218,37 +218,43 @@ TEST(CudaProducts, ALostDeviceIsTheDriversWord) {
 TEST_F(CudaProductsTest, WorkspacesAreInTheBooks) {
   uint64_t before = device->memory().liveBytes(dram);
   auto taken = [&] { return device->memory().liveBytes(dram) - before; };
+  EXPECT_EQ(device->bytesForPrograms(), 4 * mib);
   auto plan = device->engine().planMatmul(square(64));
-  EXPECT_EQ(taken(), 64u << 10) << "two times 16 KiB, and 64 KiB are the least";
+  EXPECT_EQ(taken(), 4 * mib) << "all that products of a queue will have, with the first";
+  EXPECT_EQ(device->bytesForPrograms(), 0u);
   expectWords(plan->describe(), "workspace 32768");
   expectWords(device->memory().holdersTable(dram), "(workspace of products)");
   MatmulSpec wide = square(64);
   wide.m = 512;
   device->engine().planMatmul(wide);
-  EXPECT_EQ(taken(), (64u << 10) + (256u << 10)) << "a greater one, and the first stays for its plan";
-  device->engine().planMatmul(square(48));
-  EXPECT_EQ(taken(), (64u << 10) + (256u << 10)) << "one for all";
+  EXPECT_EQ(taken(), 4 * mib) << "one for all";
   EXPECT_EQ(run(*plan), "");
+  EXPECT_EQ(taken(), 4 * mib);
   EXPECT_EQ(run(*plan, Queue::HostToDevice), "");
-  EXPECT_EQ(taken(), (64u << 10) + (256u << 10) + (64u << 10)) << "another queue, which runs beside this one";
+  EXPECT_EQ(taken(), 8 * mib) << "another queue, which runs beside this one";
   plan->run(a.data, b.data, c.data, nullptr);
-  EXPECT_EQ(taken(), (64u << 10) + (256u << 10) + (128u << 10)) << "and what is asked for outside of a body";
+  EXPECT_EQ(taken(), 12 * mib) << "and what is asked for outside of a body";
 }
 
-TEST_F(CudaProductsTest, WhereThereIsNoRoomThereIsNoWorkspace) {
+// An algorithm with less workspace would sum in another order: a budget must not change a bit.
+TEST_F(CudaProductsTest, WhereThereIsNoRoomForAWorkspaceThereIsNoProduct) {
   device->memory().setBudget(dram, device->memory().liveBytes(dram) + 100);
-  auto plan = device->engine().planMatmul(square(64));
-  expectWords(plan->describe(), "workspace 0");
-  EXPECT_EQ(run(*plan), "");
+  EXPECT_THROW(device->engine().planMatmul(square(64)), OutOfMemory);
   device->memory().setBudget(dram, 16 * mib);
-  expectWords(device->engine().planMatmul(square(64))->describe(), "workspace 0"); // the plan that there is
-  DeviceRef none = Device::open("cuda:9,dram=4MiB,pinned=4MiB,workspace=0");
+  auto plan = device->engine().planMatmul(square(64));
+  expectWords(plan->describe(), "workspace 32768");
+  device->memory().setBudget(dram, device->memory().liveBytes(dram) + 100);
+  EXPECT_EQ(run(*plan), "");
+  expectWords(run(*plan, Queue::HostToDevice), "there is no memory for the workspace of a product");
+  device->memory().setBudget(dram, 16 * mib);
+  DeviceRef none = Device::open("cuda:9,dram=4MiB,pinned=4MiB");
   expectWords(none->engine().planMatmul(square(64))->describe(), "workspace 0");
-  EXPECT_EQ(none->name(), "cuda:9,dram=4194304,pinned=4194304,workspace=0");
+  EXPECT_EQ(none->name(), "cuda:9,dram=4194304,pinned=4194304");
+  EXPECT_NE(device->name().find(",workspace=4194304"), std::string::npos);
 }
 
 TEST(CudaProducts, AWorkspaceWaitsForThoseWhoHadItsMemory) {
-  DeviceRef device = Device::open("cuda:9,dram=2MiB,pinned=4MiB");
+  DeviceRef device = Device::open("cuda:9,dram=2MiB,pinned=4MiB,workspace=64KiB");
   MemoryBlock all = device->memory().allocate(dram, 2 * mib, 512);
   std::atomic<bool> mayEnd{false};
   uint64_t held = device->enqueueCall(Queue::DeviceToHost, {}, [&] {

@@ -149,6 +149,10 @@ public:
   /// it and no plan is needed.
   virtual std::optional<std::string> twin() const { return std::nullopt; }
 
+  /// The bytes of device_dram that the device will take for itself, in its books, once programs
+  /// are made ready, and that stay then.
+  virtual uint64_t bytesForPrograms() const { return 0; }
+
   /// How fast the link is. Nothing where there is none.
   virtual std::optional<LinkSpeed> link() const { return std::nullopt; }
   /// How fast a disk is that lies below the host's memory (h2d is reading): what goes there from the
