@@ -115,8 +115,8 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec)
   if (spec.hasBias)
     bias_ = isDouble || !hasSums(spec) ? Bias::Copied : Bias::Epilogue;
   if (bias_ == Bias::Copied && spec.accumulate)
-    refuse(std::string(isDouble ? "f64" : "a product without depth") +
-           " with a bias that is added to what the result holds is nothing that cuBLASLt does; add the bias on its own");
+    refuse(std::string(isDouble ? "f64" : "a product without depth") + " with a bias that is added to what the "
+           "result holds is nothing that cuBLASLt does; add the bias on its own");
   if (!hasSums(spec))
     return;
   if (spec.batch > std::numeric_limits<int32_t>::max())
@@ -216,9 +216,10 @@ const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size
     choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
     return choice;
   }
-  refuse("cuBLASLt has no algorithm for " + std::string(name(spec_.a.element)) + " [" + std::to_string(spec_.batch) +
-         ", " + std::to_string(spec_.m) + ", " + std::to_string(spec_.k) + "] times [" + std::to_string(spec_.k) + ", " +
-         std::to_string(spec_.n) + "] in " + std::string(name(spec_.c.element)) +
+  auto text = [](int64_t extent) { return std::to_string(extent); };
+  refuse("cuBLASLt has no algorithm for " + std::string(name(spec_.a.element)) + " [" + text(spec_.batch) + ", " +
+         text(spec_.m) + ", " + text(spec_.k) + "] times [" + text(spec_.k) + ", " + text(spec_.n) + "] in " +
+         std::string(name(spec_.c.element)) +
          (spec_.hasBias ? " with a bias" : "") + (isUsual ? "" : " where operands begin at no multiple of 16 bytes"));
 }
 
@@ -277,7 +278,9 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
   auto *result = static_cast<std::byte *>(c);
   Answers::Choice choice;
   if (hasSums(spec_)) {
-    uintptr_t addresses = uintptr_t(a) | uintptr_t(b) | uintptr_t(c) | uintptr_t(bias_ == Bias::Epilogue ? bias : nullptr);
+    uintptr_t addresses = uintptr_t(a) | uintptr_t(b) | uintptr_t(c);
+    if (bias_ == Bias::Epilogue)
+      addresses |= uintptr_t(bias);
     products_.context_.throwIfLost();
     products_.context_.use();
     std::lock_guard lock(mutex_);
@@ -291,14 +294,14 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
     if (!hasSums(spec_))
       return;
     bool isAdded = spec_.accumulate || bias_ == Bias::Copied, isDouble = spec_.a.element == ElementType::f64;
-    const double one = 1, added = isAdded;
-    const float oneInF32 = 1, addedInF32 = isAdded;
+    const double doubles[] = {1, double(isAdded)};
+    const float floats[] = {1, float(isAdded)};
+    auto scale = [&](int which) { return isDouble ? static_cast<const void *>(doubles + which) : floats + which; };
     std::lock_guard lock(mutex_);
     if (bias_ == Bias::Epilogue)
       set(matmulBiasPointer, bias);
-    products_.check(blas_->matmul(products_.handle_, desc_.get(), isDouble ? static_cast<const void *>(&one) : &oneInF32,
-                                  b, a_.get(), a, b_.get(), isDouble ? static_cast<const void *>(&added) : &addedInF32,
-                                  c, c_.get(), c, c_.get(), choice.algorithm, choice.workspace.data,
+    products_.check(blas_->matmul(products_.handle_, desc_.get(), scale(0), b, a_.get(), a, b_.get(), scale(1), c,
+                                  c_.get(), c, c_.get(), choice.algorithm, choice.workspace.data,
                                   choice.workspace.bytes, stream),
                     "cublasLtMatmul");
   });

@@ -28,7 +28,7 @@ using namespace segue::test;
 static constexpr ElementType types[] = {ElementType::f32, ElementType::bf16, ElementType::f16, ElementType::f64};
 
 namespace {
-/// The operands of a product, here and on a device, where guards lie around each.
+/// The operands of a product, here and on a device, where they lie in one block with guards around each.
 class Operands {
 public:
   /// The operands begin `skipped` elements behind a multiple of 512 bytes.
@@ -37,41 +37,40 @@ public:
         b(spec.b.element, span(spec.b, spec.batch, spec.k, spec.n), seed + 1),
         c(spec.c.element, span(spec.c, spec.batch, spec.m, spec.n), seed + 2), bias(spec.bias, spec.n, seed + 3),
         device_(device), spec_(spec) {
+    uint64_t end = 0;
     for (Values *values : {&a, &b, &c, &bias}) {
       // Sums of the values as they are would be exact, in whatever order.
       for (int64_t i = 0; i < values->size(); ++i)
         if (isWide(spec.a.element))
           values->set(i, float(values->at(i)) * 0.7310586f);
       uint64_t elementBytes = values->size() ? values->bytes().size() / uint64_t(values->size()) : 0;
-      Place place{values, guardBytes + uint64_t(skipped) * elementBytes, 0, {}};
-      place.bytes = place.offset + values->bytes().size() + guardBytes;
-      place.block = device.memory().allocate(Space::DeviceDram, place.bytes, 512);
-      places_.push_back(place);
+      offsets_.push_back((end + guardBytes + 511) / 512 * 512 + uint64_t(skipped) * elementBytes);
+      end = offsets_.back() + values->bytes().size();
     }
+    image_.assign(end + guardBytes, guard);
+    for (size_t i = 0; i < 4; ++i)
+      if (!of(i).bytes().empty())
+        std::memcpy(image_.data() + offsets_[i], of(i).data(), of(i).bytes().size());
+    block_ = device.memory().allocate(Space::DeviceDram, image_.size(), 512);
   }
   Operands(const Operands &) = delete;
   ~Operands() {
     device_.drain();
-    for (const Place &place : places_)
-      device_.memory().free(Space::DeviceDram, place.block.data, place.bytes, 512, place.block.account, {});
+    device_.memory().free(Space::DeviceDram, block_.data, image_.size(), 512, block_.account, {});
   }
 
-  std::byte *at(size_t which) const { return static_cast<std::byte *>(places_[which].block.data) + places_[which].offset; }
-  void upload() const {
-    for (const Place &place : places_) {
-      std::vector<std::byte> image(place.bytes, guard);
-      std::memcpy(image.data() + place.offset, place.values->data(), place.values->bytes().size());
-      device_.copy(place.block.data, image.data(), image.size());
-    }
-  }
+  std::byte *at(size_t which) const { return static_cast<std::byte *>(block_.data) + offsets_[which]; }
+  void upload() const { device_.copy(block_.data, image_.data(), image_.size()); }
   Values download() const {
-    const Place &place = places_[2];
-    std::vector<std::byte> image(place.bytes);
-    device_.copy(image.data(), place.block.data, image.size());
+    std::vector<std::byte> found(image_.size());
+    device_.copy(found.data(), block_.data, found.size());
     Values result = c;
-    std::memcpy(result.data(), image.data() + place.offset, result.bytes().size());
-    image.erase(image.begin() + int64_t(place.offset), image.end() - int64_t(guardBytes));
-    EXPECT_EQ(size_t(std::ranges::count(image, guard)), image.size()) << "written outside of the result";
+    std::byte *place = found.data() + offsets_[2];
+    if (!result.bytes().empty()) {
+      std::memcpy(result.data(), place, result.bytes().size());
+      std::memcpy(place, image_.data() + offsets_[2], result.bytes().size());
+    }
+    EXPECT_TRUE(found == image_) << "written outside of the result";
     return result;
   }
   void runPlan(const MatmulPlan &plan) const { plan.run(at(0), at(1), at(2), spec_.hasBias ? at(3) : nullptr); }
@@ -94,15 +93,16 @@ private:
   static constexpr uint64_t guardBytes = 4096;
   static constexpr std::byte guard{0x5a};
   static bool isWide(ElementType type) { return type == ElementType::f32 || type == ElementType::f64; }
-  struct Place {
-    Values *values;
-    uint64_t offset, bytes;
-    MemoryBlock block;
-  };
+  Values &of(size_t which) {
+    Values *all[] = {&a, &b, &c, &bias};
+    return *all[which];
+  }
 
   Device &device_;
   MatmulSpec spec_;
-  std::vector<Place> places_;
+  std::vector<uint64_t> offsets_;
+  std::vector<std::byte> image_;
+  MemoryBlock block_;
 };
 
 class CudaMatmulTest : public testing::TestWithParam<std::string> {

@@ -267,9 +267,10 @@ static cublasStatus_t findProblem(const Product &product) {
   bool isHalf = a.type == blasF16 || a.type == blasBf16;
   bool isKnown = desc.scale == scale && a.type == b.type &&
                  (isDouble                       ? a.type == blasF64 && d.type == blasF64
-                  : desc.compute == computeF32   ? a.type != blasF64 && (d.type == blasF32 || (isHalf && d.type == a.type))
                   : desc.compute == computeTf32 ? a.type == blasF32 && d.type == blasF32
-                                                 : false);
+                  : desc.compute == computeF32
+                      ? a.type != blasF64 && (d.type == blasF32 || (isHalf && d.type == a.type))
+                      : false);
   if (!isKnown)
     return blasNotSupported;
   if (desc.epilogue == epilogueNone)
@@ -467,7 +468,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
   return destroyed(desc, "cublasLtMatmulDescDestroy");
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int attribute, const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int attribute, const void *value,
+                                              size_t bytes) {
   ENTER(cublasLtMatmulDescSetAttribute);
   if (!lives(desc, "cublasLtMatmulDescSetAttribute"))
     return blasInvalidValue;
@@ -549,8 +551,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted, BlasAnswer *answers,
                                               int *count) {
   ENTER(cublasLtMatmulAlgoGetHeuristic, /*needsContext=*/true);
