@@ -279,6 +279,25 @@ TEST(StreamedServices, PlansBesideARing) {
   }
 }
 
+// A step takes more than the watermark of weights, and how much it holds when a block ends depends on when copies do: so
+// slots that a watermark took would be others than those of the plan, and blocks would lie where none has them.
+TEST(StreamedServices, NoWatermarkTakesSlotsOfAPlan) {
+  const Course expected = expectedCourse(5);
+  for (const char *manner : {"", ",adversarial=7", ",streams"})
+    for (uint64_t cap : {260000, 280000}) {
+      SCOPED_TRACE("cap " + std::to_string(cap) + manner);
+      DeviceRef device = Device::open("sim:pinned=8MiB,link=1GB/s,dram=" + std::to_string(cap) + manner);
+      SessionOptions options;
+      options.warn = [](const std::string &text) { ADD_FAILURE() << text; };
+      Session session = makeSession(device, plannedConfig(cap, 0.15), options);
+      EXPECT_EQ(courseOf(session, 5), expected);
+      EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+      AddressFigures figures = device->memory().addressFigures();
+      EXPECT_GT(figures.placed, 0u);
+      EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    }
+}
+
 // A slot of the ring spares loads and costs what must leave for it. Where little
 // goes out per second, slots are given back; where more goes out than comes in,
 // all that fit stay; and the bits are the same.

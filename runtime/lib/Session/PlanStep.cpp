@@ -49,13 +49,18 @@ TwinParts twinParts(const StepToPlan &step) {
   return parts;
 }
 
+namespace {
+/// Who decides on the slots of a ring in mid-step.
+enum class Ring : int8_t { Watermarks, Kept };
+} // namespace
+
 /// Makes a twin of the session. `slots` are those of the ring, if there is one.
-static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots,
+static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, int64_t slots, Ring ringIs,
                        StepTwin::Homes homes = StepTwin::Homes::Host) {
   auto [modules, options, batches] = twinParts(step);
   std::optional<TwinWeights> ring;
   if (weights)
-    ring = TwinWeights{weights->config(), slots};
+    ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
   return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
                   std::move(ring), homes);
 }
@@ -84,7 +89,8 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
   uint64_t staging = weights.stagingBytes(/*anyForm=*/services.precision() != nullptr);
   uint64_t budget = step.device->memory().budget(Space::DeviceDram);
   int64_t slots = weights.slots();
-  int64_t chosen = fastestSlots(StepWithRing{.twin = [&](int64_t slots) { return twinOf(step, &weights, slots); },
+  auto twin = [&](int64_t slots) { return twinOf(step, &weights, slots, Ring::Kept); };
+  int64_t chosen = fastestSlots(StepWithRing{.twin = twin,
                                              .slots = slots,
                                              .budgetBytes = budget - std::min(budget, staging),
                                              .liveBytes = liveBytes(*step.device),
@@ -114,7 +120,7 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
   if (weights && weights->slots() > weights->leastSlots())
     weighRing(services, step, measured);
   for (;;) {
-    StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0);
+    StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0, Ring::Kept);
     StepProfile profile = twin.record();
     if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
       profile = std::move(*timed);
@@ -248,7 +254,7 @@ CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
     return {};
   StatesLeave states = services ? services->statesLeave() : StatesLeave::Never;
-  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
+  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0, Ring::Watermarks);
   StepProfile profile = twin.record();
   uint64_t rest = twin.restBytes(/*withStates=*/states != StatesLeave::Always);
   uint64_t twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
@@ -281,7 +287,7 @@ uint64_t certifyStep(const MemoryServices *services, const StepToPlan &step) {
   if (!canTry(services))
     return budget;
   dropCaches(*step.device);
-  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0);
+  StepTwin twin = twinOf(step, weights, weights ? weights->leastSlots() : 0, Ring::Watermarks);
   StepProfile profile = twin.record();
   StatesLeave states = services ? services->statesLeave() : StatesLeave::Never;
   uint64_t others = othersBytes(step, weights, twin.restBytes(/*withStates=*/states != StatesLeave::Always));
@@ -301,12 +307,13 @@ void refuseTooSmall(const MemoryServices *services, const StepToPlan &step, uint
   BudgetTrial trial(step, others, services ? services->statesLeave() : StatesLeave::Never);
   uint64_t budget = step.device->memory().budget(Space::DeviceDram);
   if (!trial.trains(budget))
-    refuse(services, trial, step, twinOf(step, nullptr, 0).record(), budget, others);
+    refuse(services, trial, step, twinOf(step, nullptr, 0, Ring::Watermarks).record(), budget, others);
 }
 
 void rehearseStep(MemoryServices &services, const StepToPlan &step) {
   const WeightStreamer *weights = services.weights();
-  StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0, StepTwin::Homes::Device);
+  int64_t slots = weights ? weights->slots() : 0;
+  StepTwin twin = twinOf(step, weights, slots, Ring::Watermarks, StepTwin::Homes::Device);
   twin.run(); // prepares programs
   dropCaches(*twin.device());
   int64_t others = int64_t(liveBytes(*step.device) - step.placedBytes) - int64_t(liveBytes(*twin.device()));

@@ -91,7 +91,7 @@ private:
 class StepTwin::WithWeights final : public ForwardEvents {
 public:
   WithWeights(const DeviceRef &device, TwinWeights weights)
-      : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots}) {}
+      : device_(device), streamer_(device, quiet(weights.config), {.slots = weights.slots, .isKept = weights.isKept}) {}
 
   /// The recorder that is told how long blocks wait; may be null.
   StepRecorder *recorder = nullptr;

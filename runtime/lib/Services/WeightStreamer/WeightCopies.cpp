@@ -460,8 +460,8 @@ void WeightStreamer::settle(int64_t openAtOnce) {
   if (!impl_->policy)
     return;
   int64_t open = std::max(impl_->stagehand().ring().openAtOnce, openAtOnce);
-  // The twin has no budget that a watermark could be a share of, and the one that the config names.
-  impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open, .isKept = !impl_->config.highWatermarkMiB});
+  // What a watermark takes depends on when copies end, and the plan's addresses are of one order.
+  impl_->changeRing({.most = impl_->stagehand().ring().slots, .openAtOnce = open, .isKept = true});
 }
 
 /// Tells the policy, unless the ring is like that; it keeps its slots.

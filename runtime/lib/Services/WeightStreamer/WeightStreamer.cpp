@@ -510,6 +510,8 @@ void WeightStreamer::Impl::takeMemory() {
   int64_t most = std::min(std::max(slots, earlierMost), int64_t(blocks.size()));
   policy->tell(weight_calls::ring,
                weight_calls::RingChange{int64_t(ring.size()), most, int64_t(slotBytes), int64_t(leastSlots)});
+  if (options.isKept)
+    changeRing({.isKept = true});
   policy->tell(weight_calls::hints, hints);
 }
 

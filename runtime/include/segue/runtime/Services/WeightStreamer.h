@@ -85,6 +85,8 @@ struct WeightStreamerOptions {
   /// The slots of the ring; 0 for as many as fit under the high watermark beside what is
   /// allocated when `start` is called, at most one per block.
   int64_t slots = 0;
+  /// True if the ring keeps its slots from the start, whatever the watermarks: that of a plan's twin.
+  bool isKept = false;
   std::shared_ptr<SlabSource> slab;
   /// Other names that files may use.
   NameAliases aliases;
@@ -190,8 +192,8 @@ public:
   /// Gives up the room that is kept for lending, since a plan is about to be made, which says anew how much is kept.
   void giveUpRoom();
   /// Settles the ring after a plan was made beside it and certified: from here on no slot more is taken, none is given
-  /// back at a watermark that the config does not name, and room to lend is kept for as many slots that are
-  /// open at once as the ring of the plan's twin had.
+  /// back at a watermark, and room to lend is kept for as many slots that are open at once as the ring of the plan's
+  /// twin had.
   void settle(int64_t openAtOnce);
 
   //===--------------------------------------------------------------------===//

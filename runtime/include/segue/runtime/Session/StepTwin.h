@@ -75,6 +75,8 @@ struct TwinWeights {
   WeightStagehandConfig config;
   /// The slots of the ring; 0 for as many as fit under the high watermark.
   int64_t slots = 0;
+  /// True if it keeps them whatever the watermarks, as beside a plan.
+  bool isKept = false;
 };
 
 /// Makes everybody who keeps memory of device_dram for later give it back.
