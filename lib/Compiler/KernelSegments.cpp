@@ -121,16 +121,13 @@ static LogicalResult writeTwins(ModuleOp kernels, StringRef ptx, StringRef folde
   std::string name;
   llvm::raw_string_ostream(name) << llvm::format_hex_no_prefix(llvm::xxh3_64bits(ptx), 16) << ".so";
   llvm::sys::path::append(path, name);
-  std::error_code code;
-  llvm::raw_fd_ostream file(path, code);
-  if (!code) {
+  // In one step: a process may have the file mapped that another compilation of the same kernels left there.
+  llvm::Error error = llvm::writeToOutput(path, [&](raw_ostream &file) {
     file << *elf;
-    file.close();
-    code = file.error();
-    file.clear_error();
-  }
-  if (code)
-    return kernels.emitError() << "twins: cannot write " << path << ": " << code.message();
+    return llvm::Error::success();
+  });
+  if (error)
+    return kernels.emitError() << "twins: cannot write " << llvm::toString(std::move(error));
   return success();
 }
 

@@ -16,6 +16,9 @@ class Device:
     @property
     def threads(self) -> int: ...
     @property
+    def kernel_target(self) -> str:
+        """The target of the compiler whose kernels run there: "x86-64-v3", "sm_90"."""
+    @property
     def has_unified_memory(self) -> bool:
         """False: tensors leave the device by a copy."""
     @property

@@ -55,7 +55,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     name : str, optional
         In messages and as prefix of parameters; default: the class of the module.
     device : str
-        ``cpu``, ``cpu:threads=2``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. There, calls
+        ``cpu``, ``cpu:threads=2``, a GPU: ``cuda:0,dram=8GiB``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. On the last two, calls
         bring tensors to the device and results back, parameters each time, as PyTorch may have changed them;
         a `Trainer` keeps its parameters on the device.
     max_variants : int

@@ -58,7 +58,7 @@ class Program:
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
-        self._bytes: dict[tuple[str, str], bytes] = {}  # by instruction set, and by optimizer and statistics
+        self._bytes: dict[tuple[str, str], bytes] = {}  # by target, and by optimizer and statistics
         self._forget()
 
     def _forget(self):
@@ -86,13 +86,13 @@ class Program:
                              training=self.captured.differentiable)
         self._is_verified = True
 
-    def binary(self, optimizer: Optimizer | None, statistics: str = "") -> "_runtime.Binary":
-        """The binary with this optimizer; made at the first call.
+    def binary(self, optimizer: Optimizer | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
+        """The binary with this optimizer, with kernels for the device `on`, or for processors; made at the first call.
 
         `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
         their gradients, and forward is there block by block, too.
         """
-        target = _runtime.kernel_target()
+        target = _runtime.kernel_target() if on is None else on.kernel_target
         key = (target, _optimizer_key(optimizer) + statistics)
         with self._making:
             if key not in self._binaries:
@@ -112,11 +112,12 @@ class Program:
         with self._making:
             if self._module is None:
                 made = [key for key in self._bytes  # a copy may come from elsewhere
-                        if key[0] == _runtime.kernel_target() and _gives_all_gradients(key[1])]
-                binary = next((binary for key, binary in self._binaries.items() if _gives_all_gradients(key[1])), None)
+                        if key[0] == on.kernel_target and _gives_all_gradients(key[1])]
+                binary = next((binary for key, binary in self._binaries.items()
+                               if key[0] == on.kernel_target and _gives_all_gradients(key[1])), None)
                 if not binary and made:
                     binary = self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
-                binary = binary or self.binary(optimizer)
+                binary = binary or self.binary(optimizer, on=on)
                 self._module = _runtime.Module(on, binary, self.name)
             return self._module
 
@@ -337,13 +338,13 @@ class Module(nn.Module):
 
     def build(self) -> "Module":
         """Makes the code of the first variant now instead of at the first call. Returns self."""
-        self._primary.binary(self.optimizer)
+        self._primary.binary(self.optimizer, on=self._device)
         return self
 
     @property
     def binary(self) -> "_runtime.Binary":
         """The binary of the variant for the example inputs."""
-        return self._primary.binary(self.optimizer)
+        return self._primary.binary(self.optimizer, on=self._device)
 
     @property
     def mlir(self) -> str:

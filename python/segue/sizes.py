@@ -30,9 +30,9 @@ class Sizes:
         Makes the binary of a program of the module of a name, as the session's first ones were made.
     """
 
-    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session",
+    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session", device: "_runtime.Device",
                  binary_of: Callable[[str, Program], "_runtime.Binary"]):
-        self._modules, self._session, self._binary_of = modules, session, binary_of
+        self._modules, self._session, self._device, self._binary_of = modules, session, device, binary_of
         self._most = min(m.max_variants for m in modules.values())
         self._known: dict[tuple, Program] = {}  # the last module's, by the shapes of a batch and whether it is of evaluations
         self._first = None
@@ -114,7 +114,7 @@ class Sizes:
         except ExportError:
             return
         try:
-            binaries = [(name, program.binary(None) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
+            binaries = [(name, program.binary(None, on=self._device) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
             self._session.add_sizes(binaries, is_apart)
         except UnsupportedError:
             if not is_first:

@@ -208,7 +208,7 @@ class Trainer(Checkpoints):
         self._hooks: list[GradientHook] = []
         self._frozen = self._captured = Frozen.of(self._session.parameters)
         self._counts = self._frozen.counts(optimizer, [])
-        self._sizes = Sizes(named, self._session, self._binary)
+        self._sizes = Sizes(named, self._session, self._device, self._binary)
         self._names: BatchNames | None = None  # made when a batch without names comes first
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
@@ -224,7 +224,7 @@ class Trainer(Checkpoints):
     def _binary(self, name: str, program: Program) -> "_runtime.Binary":
         """The binary of a program of the module `name`, as it trains now."""
         if self._frozen is None or program.captured is None:
-            return program.binary(self.optimizer, self._statistics)
+            return program.binary(self.optimizer, self._statistics, self._device)
         known = {a.name: a.role for a in program.captured.arguments if a.role in ("parameter", "frozen")}
         roles, missed = {}, {}
         for info in self._session.parameters:
@@ -235,7 +235,7 @@ class Trainer(Checkpoints):
                 if info.key in self._frozen.missed:
                     missed[own] = self._frozen.missed[info.key]
         part = Part(self.optimizer, roles, self._counts, missed) if roles or any(m for _, m in self._counts) else self.optimizer
-        return program.binary(part, self._statistics)
+        return program.binary(part, self._statistics, self._device)
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
         return [(name, self._binary(name, module._primary)) for name, module in self.modules.items()]

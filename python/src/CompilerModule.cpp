@@ -12,6 +12,8 @@
 
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/VerifyValues.h"
+#include "segue/Target/NVPTX/NVPTXTarget.h"
+#include <cstdlib>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -33,10 +35,16 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
                          const std::string &frozenStorage, const std::string &target,
                          uint64_t l1Bytes) {
   segue::CompileOptions options;
-  if (!target.empty() && target != "x86-64-v3" && target != "x86-64-v4")
-    raiseCompileError("target is \"" + target + "\"; it is \"x86-64-v3\", \"x86-64-v4\" or empty");
-  options.v3 = target != "x86-64-v4";
-  options.v4 = target != "x86-64-v3";
+  for (unsigned capability : segue::gpuCapabilities())
+    if (target == "sm_" + std::to_string(capability))
+      options.gpuCapability = capability;
+  if (!target.empty() && !options.gpuCapability && target != "x86-64-v3" && target != "x86-64-v4")
+    raiseCompileError("target is \"" + target + "\"; it is \"x86-64-v3\", \"x86-64-v4\", that of a GPU such as \"sm_90\", or empty");
+  options.v3 = target.empty() || target == "x86-64-v3";
+  options.v4 = target.empty() || target == "x86-64-v4";
+  // Where there is no GPU but a fake of one, tests say where it finds kernels for this machine.
+  if (const char *twins = std::getenv("SEGUE_GPU_TWINS"); twins && options.gpuCapability)
+    options.gpuTwins = twins;
   options.name = name;
   options.training = training;
   options.optimizer = optimizer;

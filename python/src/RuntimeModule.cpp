@@ -105,6 +105,7 @@ static void bindTensor(nb::module_ &m) {
            })
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("threads", &Device::threads)
+      .def_prop_ro("kernel_target", &Device::kernelTarget)
       .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
       .def_prop_ro("seconds", &Device::seconds)
       .def_prop_ro("fused_calls", [](Device &device) { return device.engine().fusedCalls(); })

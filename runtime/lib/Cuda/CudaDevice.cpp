@@ -72,6 +72,7 @@ public:
   bool runsInline() const override { return false; }
   bool computesOn(const void *address) const override { return dram_.holds(address); }
   int threads() const override { return multiprocessors_; }
+  std::string kernelTarget() const override;
   uint64_t bytesForPrograms() const override { return products_.bytesToTake(); }
   std::optional<LinkSpeed> link() const override { return figures_.link; }
   std::optional<std::string> twin() const override {
@@ -191,6 +192,12 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
+}
+
+/// The newest of the compiler's targets that is no newer than the GPU.
+std::string CudaDevice::kernelTarget() const {
+  int capability = 10 * context_->attribute(attributeCapabilityMajor) + context_->attribute(attributeCapabilityMinor);
+  return capability >= 100 ? "sm_100" : capability >= 90 ? "sm_90" : "sm_80";
 }
 
 CudaDevice::~CudaDevice() {

@@ -67,6 +67,8 @@ enum : int {
   attributeMemoryClockRate = 36,
   attributeMemoryBusWidth = 37,
   attributeThreadsPerMultiprocessor = 39,
+  attributeCapabilityMajor = 75,
+  attributeCapabilityMinor = 76,
   attributeVirtualMemory = 102,
   functionMaxThreads = 0,
   functionLocalBytes = 3,

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Device/KernelTarget.h"
 
 namespace segue::inline runtime {
 
@@ -16,6 +17,8 @@ TransferEngine &Device::transfer() {
   std::call_once(transferOnce_, [&] { transfer_ = makeTransferEngine(*this); });
   return *transfer_;
 }
+
+std::string Device::kernelTarget() const { return runtime::kernelTarget(); }
 
 FreeMemory Device::freeMemory(Space space) const {
   for (const SpaceInfo &info : spaces())

@@ -130,6 +130,12 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   case attributeMultiprocessors:
     *value = processors;
     return success;
+  case attributeCapabilityMajor: // an H100's
+    *value = 9;
+    return success;
+  case attributeCapabilityMinor:
+    *value = 0;
+    return success;
   case attributeThreadsPerMultiprocessor:
     *value = threadsPerProcessor;
     return success;

@@ -19,7 +19,7 @@
 // RUN: not segue-compile %s --emit=ptx 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not segue-compile %s --gpu-twins=%t 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not segue-compile %s --target=sm_90 --gpu-twins=%t.none -o %t.no 2>&1 | FileCheck %s --check-prefix=FOLDER
-// FOLDER: error: twins: cannot write {{.*}}.none/{{[0-9a-f]+}}.so: No such file or directory
+// FOLDER: error: twins: cannot write '{{.*}}.none/{{[0-9a-f]+}}.so': No such file or directory
 // NONE: error: kernels of a GPU need a target such as sm_90
 
 // SM90: .target sm_90

@@ -160,6 +160,9 @@ public:
   /// disk, or where the disk is what the link leads to.
   virtual std::optional<LinkSpeed> diskLink() const { return std::nullopt; }
 
+  /// Returns the target of the compiler whose kernels the device runs: "x86-64-v3", "sm_90".
+  virtual std::string kernelTarget() const;
+
   /// Returns the number of threads that a launch is split over.
   virtual int threads() const = 0;
 
