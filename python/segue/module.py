@@ -46,6 +46,11 @@ from .tensors import describe, device as open_device, give, is_tensor, kind_of, 
 log = logging.getLogger("segue")
 
 
+def _target_of(on: "_runtime.Device | None") -> str:
+    """The target of the compiler for a device, or for the processors of this machine."""
+    return _runtime.kernel_target() if on is None else on.kernel_target
+
+
 class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
@@ -92,7 +97,7 @@ class Program:
         `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
         their gradients, and forward is there block by block, too.
         """
-        target = _runtime.kernel_target() if on is None else on.kernel_target
+        target = _target_of(on)
         key = (target, _optimizer_key(optimizer) + statistics)
         with self._making:
             if key not in self._binaries:
@@ -112,9 +117,9 @@ class Program:
         with self._making:
             if self._module is None:
                 made = [key for key in self._bytes  # a copy may come from elsewhere
-                        if key[0] == on.kernel_target and _gives_all_gradients(key[1])]
+                        if key[0] == _target_of(on) and _gives_all_gradients(key[1])]
                 binary = next((binary for key, binary in self._binaries.items()
-                               if key[0] == on.kernel_target and _gives_all_gradients(key[1])), None)
+                               if key[0] == _target_of(on) and _gives_all_gradients(key[1])), None)
                 if not binary and made:
                     binary = self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
                 binary = binary or self.binary(optimizer, on=on)
@@ -153,7 +158,7 @@ class LoadedProgram(Program):
         raise InvalidArgumentError(f"{self.name} came from a file, which has no graph to interpret; "
                                    f"unset {verify.VARIABLE}, or compile the module again")
 
-    def binary(self, optimizer, statistics=""):
+    def binary(self, optimizer, statistics="", on=None):
         # The program that updates parameters: of its own, or backward.
         updating = next((p for p in self._loaded.programs if p.name in ("optimizer", "backward")
                          and any(v.role == "parameter" for v in p.outputs)), None)

@@ -111,7 +111,7 @@ def test_a_process_compiles_for_its_processor_and_a_file_for_all(tmp_path, monke
     assert targets(tmp_path / "here.segue") == "x86_64_v3" and targets(tmp_path / "all.segue") == "x86_64_v3,x86_64_v4"
     assert torch.equal(segue.load(tmp_path / "all.segue", model.state_dict())(x), expected)
     carried = pickle.dumps(model)
-    monkeypatch.setattr(segue._runtime, "kernel_target", lambda: "x86-64-v4")  # the copy comes to another processor
+    monkeypatch.setattr(segue.module, "_target_of", lambda on: "x86-64-v4")  # the copy comes to another processor
     copy = pickle.loads(carried)
     copy.build()
     assert [key[0] for key in copy._primary._bytes] == ["x86-64-v3", "x86-64-v4"]

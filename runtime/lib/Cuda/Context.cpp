@@ -25,6 +25,9 @@ static bool endsEverything(CUresult result) {
   return std::ranges::find(sticky, result) != std::end(sticky);
 }
 
+/// What the PTX of the runtime's own kernels is for, times ten.
+static constexpr int leastCapability = 80;
+
 Context::Context(std::string device, const Api &api, int number)
     : device_(std::move(device)), api_(api), number_(number) {
   int count = 0;
@@ -45,12 +48,20 @@ Context::Context(std::string device, const Api &api, int number)
     throw Error(ErrorCode::Unsupported, "device \"" + device_ + "\": " + model_ +
                                             " cannot map memory into ranges of addresses (cuMemMap), and Segue "
                                             "places memory so; use a GPU and a driver that can");
+  if (int version = capability(); version < leastCapability)
+    throw Error(ErrorCode::Unsupported, "device \"" + device_ + "\": " + model_ + " has compute capability " +
+                                            std::to_string(version / 10) + "." + std::to_string(version % 10) +
+                                            ", and kernels need 8.0 at least, that of an A100");
   check(api_.primaryRetain(&context_, handle_), "cuDevicePrimaryCtxRetain");
 }
 
 Context::~Context() {
   if (context_)
     (void)api_.primaryRelease(handle_);
+}
+
+int Context::capability() const {
+  return 10 * attribute(attributeCapabilityMajor) + attribute(attributeCapabilityMinor);
 }
 
 int Context::attribute(int which) const {

@@ -34,8 +34,8 @@ bool &isInHostFunction();
 
 class Context {
 public:
-  /// Takes GPU `number`. Throws Unsupported if there is no such GPU, or if it cannot map
-  /// ranges of addresses.
+  /// Takes GPU `number`. Throws Unsupported if there is no such GPU, or if it is older than
+  /// kernels can be compiled for, or cannot map ranges of addresses.
   Context(std::string device, const Api &api, int number);
   ~Context();
   Context(const Context &) = delete;
@@ -46,6 +46,8 @@ public:
   /// Returns the name that the driver gives the GPU.
   const std::string &model() const { return model_; }
   int attribute(int which) const;
+  /// Returns the compute capability times ten: 90 for an H100.
+  int capability() const;
 
   /// Makes it the context of this thread. Called before any call that needs one.
   void use() const { (void)api_.ctxSetCurrent(context_); }

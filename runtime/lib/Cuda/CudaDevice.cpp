@@ -196,7 +196,7 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
 
 /// The newest of the compiler's targets that is no newer than the GPU.
 std::string CudaDevice::kernelTarget() const {
-  int capability = 10 * context_->attribute(attributeCapabilityMajor) + context_->attribute(attributeCapabilityMinor);
+  int capability = context_->capability();
   return capability >= 100 ? "sm_100" : capability >= 90 ? "sm_90" : "sm_80";
 }
 

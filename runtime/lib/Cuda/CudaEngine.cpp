@@ -10,7 +10,7 @@
 namespace segue::inline runtime::cuda {
 
 void CudaEngine::refuse(const char *what) const {
-  throw Error(ErrorCode::Unsupported, "device \"" + device_ + "\" has no " + what + " yet: it runs programs of kernels, products and attention");
+  throw Error(ErrorCode::Unsupported, "device \"" + device_ + "\" has no " + what + " yet");
 }
 
 void CudaEngine::fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) {

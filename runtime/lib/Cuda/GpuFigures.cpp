@@ -27,7 +27,8 @@ static double attributeOr0(const Context &context, int which) {
 }
 
 GpuFigures::GpuFigures(const Context &context, const std::string &profile) {
-  double kilohertz = attributeOr0(context, attributeClockRate), memoryKilohertz = attributeOr0(context, attributeMemoryClockRate);
+  double kilohertz = attributeOr0(context, attributeClockRate);
+  double memoryKilohertz = attributeOr0(context, attributeMemoryClockRate);
   if (kilohertz > 0)
     flopsPerSecond = kilohertz * 1e3 * flopsPerCycle * context.attribute(attributeMultiprocessors);
   if (double bits = attributeOr0(context, attributeMemoryBusWidth); bits > 0 && memoryKilohertz > 0)
@@ -47,10 +48,11 @@ GpuFigures::GpuFigures(const Context &context, const std::string &profile) {
 
 std::string GpuFigures::twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const {
   char speeds[256];
-  std::snprintf(speeds, sizeof speeds, ",l1=0,h2d=%.12gB/s,d2h=%.12gB/s,latency=%.12gus,flops=%.12gGFLOP/s,membw=%.12gB/s,"
-                "hostmem=%.12gB/s,launch=%.12gus", link.h2dBytesPerSecond, link.d2hBytesPerSecond,
-                link.latencySeconds * 1e6, flopsPerSecond / 1e9, memoryBytesPerSecond, hostBytesPerSecond,
-                launchSeconds * 1e6);
+  std::snprintf(speeds, sizeof speeds,
+                ",l1=0,h2d=%.12gB/s,d2h=%.12gB/s,latency=%.12gus,flops=%.12gGFLOP/s,membw=%.12gB/s,"
+                "hostmem=%.12gB/s,launch=%.12gus",
+                link.h2dBytesPerSecond, link.d2hBytesPerSecond, link.latencySeconds * 1e6, flopsPerSecond / 1e9,
+                memoryBytesPerSecond, hostBytesPerSecond, launchSeconds * 1e6);
   return "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
          ",host=" + std::to_string(hostBytes) + speeds;
 }

@@ -72,7 +72,8 @@ static void placeArgs(RelayoutArgs &args, const TensorDesc &source, const Tensor
   std::ranges::stable_sort(dims, std::ranges::greater(), [](const RelayoutDim &dim) { return dim.target.stride; });
   merge(dims);
   if (dims.size() > RelayoutArgs::mostDims)
-    throw Error(ErrorCode::InvalidArgument, "a relayout of " + std::to_string(dims.size()) + " dimensions: " + target.str());
+    throw Error(ErrorCode::InvalidArgument,
+                "a relayout of " + std::to_string(dims.size()) + " dimensions: " + target.str());
   args.dims = int32_t(dims.size());
   args.rowDim = -1;
   args.total = 1;

@@ -188,7 +188,8 @@ static RunConverter makeConverter(const TensorDesc &source, const TensorDesc &ta
 }
 
 CopyPlan::Impl::Impl(const TensorDesc &source, const TensorDesc &target, InstructionSet most)
-    : source(source), target(target), sourceParts_(source.parts()), targetParts_(target.parts()), kernels_(&blockKernels(most)),
+    : source(source), target(target), sourceParts_(source.parts()), targetParts_(target.parts()),
+      kernels_(&blockKernels(most)),
       converter_(makeConverter(source, target, source.layout.zeroPoints && !target.layout.zeroPoints, most)),
       mover_(makeConverter(source, target, false, most)), sourceStorage_(source.layout.storage),
       targetStorage_(target.layout.storage), sourceZeroPoints_(source.layout.zeroPoints),

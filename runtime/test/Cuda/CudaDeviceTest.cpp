@@ -68,6 +68,11 @@ TEST(CudaDevice, AMachineWithoutOneSaysSo) {
       expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "is of CUDA 11.4; 12.0 is the least");
     });
   });
+  with("FAKE_CUDA_CAPABILITY", "75", [] {
+    expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "has compute capability 7.5, and kernels need 8.0");
+  });
+  with("FAKE_CUDA_CAPABILITY", "89", [] { EXPECT_EQ(Device::open("cuda:0,dram=4MiB")->kernelTarget(), "sm_80"); });
+  with("FAKE_CUDA_CAPABILITY", "120", [] { EXPECT_EQ(Device::open("cuda:0,dram=4MiB")->kernelTarget(), "sm_100"); });
   with("FAKE_CUDA_DEVICES", "0", [] {
     expectWords(messageOf("cuda:0", ErrorCode::Unsupported), "the CUDA driver finds no GPU");
   });

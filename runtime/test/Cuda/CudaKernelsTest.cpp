@@ -195,7 +195,9 @@ std::vector<std::byte> normals(ElementType type, int64_t count, uint32_t seed, f
 float numberAt(const std::vector<std::byte> &data, ElementType type, size_t index) {
   uint32_t bits = 0;
   std::memcpy(&bits, &data[index * byteSize(type)], byteSize(type));
-  return type == ElementType::f32 ? std::bit_cast<float>(bits) : type == ElementType::bf16 ? bf16ToFloat(uint16_t(bits)) : f16ToFloat(uint16_t(bits));
+  return type == ElementType::f32    ? std::bit_cast<float>(bits)
+         : type == ElementType::bf16 ? bf16ToFloat(uint16_t(bits))
+                                     : f16ToFloat(uint16_t(bits));
 }
 } // namespace
 

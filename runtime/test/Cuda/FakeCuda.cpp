@@ -130,12 +130,13 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   case attributeMultiprocessors:
     *value = processors;
     return success;
-  case attributeCapabilityMajor: // an H100's
-    *value = 9;
+  case attributeCapabilityMajor:
+  case attributeCapabilityMinor: {
+    const char *set = std::getenv("FAKE_CUDA_CAPABILITY");
+    int capability = set ? std::atoi(set) : 90;
+    *value = attribute == attributeCapabilityMajor ? capability / 10 : capability % 10;
     return success;
-  case attributeCapabilityMinor:
-    *value = 0;
-    return success;
+  }
   case attributeThreadsPerMultiprocessor:
     *value = threadsPerProcessor;
     return success;

@@ -24,7 +24,8 @@
 //   - Calls fail where a test says so.
 //
 // GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
-// the version of the driver and the number of GPUs, before the library is opened.
+// the version of the driver and the number of GPUs, before the library is opened, and
+// FAKE_CUDA_CAPABILITY their compute capability times ten (90).
 //
 //===----------------------------------------------------------------------===//
 

@@ -35,7 +35,8 @@ struct Tiles {
   float a[square][chunk + 1], b[square][chunk + 1], weights[square][square + 1];
 };
 
-/// The rows of an operand of one head: its first element, and the elements from row to row. Rows from `count` on are zeros.
+/// The rows of an operand of one head: its first element, and the elements from row to row.
+/// Rows from `count` on are zeros.
 struct Rows {
   std::byte *data;
   int64_t step;

@@ -82,7 +82,9 @@ GPU_FUNCTION unsigned thread() { return segue::twinCalls().thread(); }
 GPU_FUNCTION unsigned block() { return segue::twinCalls().block(); }
 GPU_FUNCTION unsigned blocks() { return segue::twinCalls().blocks(); }
 GPU_FUNCTION void waitForBlock() { segue::twinCalls().waitForBlock(); }
-GPU_FUNCTION uint32_t shuffle(uint32_t word, int distance) { return segue::twinCalls().shuffle(word, uint32_t(distance)); }
+GPU_FUNCTION uint32_t shuffle(uint32_t word, int distance) {
+  return segue::twinCalls().shuffle(word, uint32_t(distance));
+}
 GPU_FUNCTION void lower(uint64_t *word, uint64_t value) { *word = value < *word ? value : *word; }
 GPU_FUNCTION void add(uint64_t *word, uint64_t value) { *word += value; }
 } // namespace gpu

@@ -173,7 +173,8 @@ GPU_FUNCTION float sourceValue(const RelayoutArgs &args, int64_t offset, int64_t
   uint64_t word = loadBytes(args.source + offset * args.sourceBytes, args.sourceBytes, args.sourceWord);
   if (isRowStorage(args.sourceStorage)) {
     float zeroPoint = args.sourceZeroPoints ? args.sourceZeroPoints[row] : 0.0f;
-    return (codeValue(uint8_t(word), args.sourceStorage) - zeroPoint) * static_cast<const float *>(args.sourceScales)[row];
+    float scale = static_cast<const float *>(args.sourceScales)[row];
+    return (codeValue(uint8_t(word), args.sourceStorage) - zeroPoint) * scale;
   }
   return withElement(args.sourceElement, word, [](auto value) { return toFloat(value); });
 }
@@ -258,7 +259,8 @@ GPU_KERNEL(findRowScales, RelayoutArgs) {
       continue;
     bool keeps = args.sourceZeroPoints && keepsRow(args, row);
     static_cast<float *>(args.targetScales)[row] =
-        keeps ? static_cast<const float *>(args.sourceScales)[row] : rowScale(floatOf(largestFinite), args.targetStorage);
+        keeps ? static_cast<const float *>(args.sourceScales)[row]
+              : rowScale(floatOf(largestFinite), args.targetStorage);
     if (args.targetZeroPoints)
       args.targetZeroPoints[row] = 0;
     if (!keeps && largest >= kInfinity)

@@ -13,11 +13,12 @@
 //   auto half = Device::open("cuda:0,dram=40GiB,pinned=8GiB");
 //
 // Options: `dram=SIZE`, the capacity of device_dram (default: what is free, less 1 GiB), for
-// which the driver is asked in chunks of 2 MiB, the last of them whole; `pinned=SIZE`, the most page-locked memory (default: an eighth of the
-// host's); `profile=FILE`, the figures that steps are planned with until some have run
-// (segue-run profile-device, bench/cuda/h100.json); `tf32=on`, which lets products of f32 round their operands to TF32; and
-// `workspace=SIZE`, memory that products of a queue share to work in (default: none). The
-// environment variable SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
+// which the driver is asked in chunks of 2 MiB, the last of them whole; `pinned=SIZE`, the
+// most page-locked memory (default: an eighth of the host's); `profile=FILE`, the figures
+// that steps are planned with until some have run (bench/cuda/h100.json is one); `tf32=on`,
+// which lets products of f32 round their operands to TF32; and `workspace=SIZE`, memory that
+// products of a queue share to work in (default: none). The environment variable
+// SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
 //
 // Such a device moves data, keeps time, launches PTX, which files have that were compiled
 // with --target=sm_80 or later, and multiplies by cuBLASLt, which it opens for the first
