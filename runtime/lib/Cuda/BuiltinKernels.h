@@ -52,7 +52,7 @@ private:
   HostWords &words_;
   int64_t mostBlocks_;
   std::mutex mutex_;
-  /// By file and by kernel; null while nobody has asked.
+  /// The handles by file and by kernel, which are null while nobody has asked for them.
   std::vector<CUmodule> modules_;
   std::vector<CUfunction> functions_;
 };

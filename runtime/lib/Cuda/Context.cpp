@@ -25,7 +25,7 @@ static bool endsEverything(CUresult result) {
   return std::ranges::find(sticky, result) != std::end(sticky);
 }
 
-/// What the PTX of the runtime's own kernels is for, times ten.
+/// The least compute capability, times ten: that which the PTX of the runtime's own kernels is for.
 static constexpr int leastCapability = 80;
 
 Context::Context(std::string device, const Api &api, int number)

@@ -195,7 +195,7 @@ std::vector<BlasAnswer> Products::Plan::ask(bool isUsual) const {
   return answers;
 }
 
-/// Returns what a lane runs: the best answer whose workspace is to be had. May be called in the constructor, or locked.
+/// Returns what a lane runs: the best answer, with its workspace. May be called in the constructor, or locked.
 const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size_t lane) const {
   Answers &answers = isUsual ? usual_ : unusual_;
   Answers::Choice &choice = answers.choices[lane];

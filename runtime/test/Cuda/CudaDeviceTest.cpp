@@ -496,6 +496,23 @@ TEST(CudaDevice, ALostDeviceEndsEverythingCleanly) {
 }
 
 // Times are of the device, on the host's clock.
+// Stamps count from a base that is made anew each second: none may lie before one ahead of it on its queue.
+TEST(CudaDevice, StampsOfAQueueNeverGoBack) {
+  DeviceRef device = Device::open("cuda:9,dram=4MiB,pinned=4MiB");
+  double began = device->seconds(), last = 0;
+  for (bool isFirst = true; device->seconds() - began < 1.1; isFirst = false) { // another base is made in between
+    fakecuda::waitLonger(isFirst ? 1600 : 0); // the host sees the first base 0.8 ms late
+    auto first = std::make_shared<Timestamp>(), second = std::make_shared<Timestamp>();
+    device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, {[&] {
+                                                         device->stamp(first);
+                                                         device->stamp(second);
+                                                       }})));
+    ASSERT_GE(first->seconds(), last);
+    ASSERT_GE(second->seconds(), first->seconds());
+    last = second->seconds();
+  }
+}
+
 TEST(CudaDevice, StampsLieOnTheHostsClock) {
   DeviceRef device = Device::open("cuda:9,dram=4MiB,pinned=4MiB");
   double before = device->seconds();

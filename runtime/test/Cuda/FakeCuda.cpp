@@ -11,16 +11,20 @@
 
 #include "FakeGpu.h"
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace fakecuda;
 
 static auto &functions = *new std::map<CUfunction, Function>;
 static CUmemHandle lastHandle = 0;
+static std::atomic<int> lateMicroseconds{0};
 
 //===----------------------------------------------------------------------===//
 // For tests
@@ -43,7 +47,10 @@ void fakecuda::failCalls(const std::string &call, int result, unsigned skipped, 
   failing[call] = {result, skipped, count};
 }
 
+void fakecuda::waitLonger(int microseconds) { lateMicroseconds = microseconds; }
+
 void fakecuda::reset() {
+  lateMicroseconds = 0;
   std::lock_guard held(lock);
   failing.clear();
   misdeeds.clear();
@@ -463,6 +470,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) {
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
+  std::this_thread::sleep_for(std::chrono::microseconds(lateMicroseconds.load()));
   ENTER(cuEventSynchronize);
   auto *event = reinterpret_cast<Event *>(handle);
   uint64_t version = event->recorded;

@@ -44,6 +44,8 @@ namespace fakecuda {
 /// Calls of `call` ("cuMemcpyHtoDAsync_v2") fail with `result`: `count` of them after the
 /// next `skipped`.
 void failCalls(const std::string &call, int result, unsigned skipped, unsigned count);
+/// Lets the host wait so much longer for events than they take, as on a busy machine.
+void waitLonger(int microseconds);
 /// Forgets all of them, and the misuse.
 void reset();
 

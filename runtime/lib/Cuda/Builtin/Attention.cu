@@ -171,6 +171,18 @@ GPU_FUNCTION Rows rowsOf(const Head &head, const void *data, const AttentionStri
   return {static_cast<std::byte *>(const_cast<void *>(data)) + first * bytes, strides[2], int(count)};
 }
 
+/// The operands of a head, as attendRows reads them and their derivatives do.
+struct Operands {
+  Rows q, k, v, out, gradOut;
+};
+
+GPU_FUNCTION Operands operandsOf(const Head &head) {
+  const AttentionSpec &spec = head.args.spec.forward;
+  return {rowsOf(head, head.args.q, spec.q, spec.rows), rowsOf(head, head.args.k, spec.k, spec.keys),
+          rowsOf(head, head.args.v, spec.v, spec.keys), rowsOf(head, head.args.out, spec.out, spec.rows),
+          rowsOf(head, head.args.gradOut, head.args.spec.gradOut, spec.rows)};
+}
+
 /// The score of a product, scaled and masked; minus infinity where the row does not see the key.
 GPU_FUNCTION float scoreOf(const Head &head, float product, int row, int key) {
   const AttentionSpec &spec = head.args.spec.forward;
@@ -208,8 +220,7 @@ GPU_KERNEL(attendRows, AttentionKernelArgs) {
     Head head{args, number / heads, number % heads};
     int firstRow = int(item % squares) * square;
     int seen = spec.causal && firstRow + square < spec.keys ? firstRow + square : int(spec.keys);
-    Rows q = rowsOf(head, args.q, spec.q, spec.rows), k = rowsOf(head, args.k, spec.k, spec.keys);
-    Rows v = rowsOf(head, args.v, spec.v, spec.keys), out = rowsOf(head, args.out, spec.out, spec.rows);
+    auto [q, k, v, out, gradOut] = operandsOf(head); // the last is of derivatives
     for (int pass = 0; pass < spec.dim; pass += passColumns) {
       float most[2] = {-gpu::infinity, -gpu::infinity}, total[2] = {};
       Sums sums;
@@ -261,9 +272,7 @@ GPU_KERNEL(attendRowsGrad, AttentionKernelArgs) {
     Head head{args, number / heads, number % heads};
     int firstRow = int(item % squares) * square;
     int seen = spec.causal && firstRow + square < spec.keys ? firstRow + square : int(spec.keys);
-    Rows q = rowsOf(head, args.q, spec.q, spec.rows), k = rowsOf(head, args.k, spec.k, spec.keys);
-    Rows v = rowsOf(head, args.v, spec.v, spec.keys), out = rowsOf(head, args.out, spec.out, spec.rows);
-    Rows gradOut = rowsOf(head, args.gradOut, args.spec.gradOut, spec.rows);
+    auto [q, k, v, out, gradOut] = operandsOf(head);
     Rows gradQ = rowsOf(head, args.gradQ, args.spec.gradQ, spec.rows);
     float lse[2], delta[2];
     GPU_UNROLL
@@ -306,9 +315,7 @@ GPU_KERNEL(attendKeysGrad, AttentionKernelArgs) {
     int number = int(item / squares);
     Head head{args, number / heads, number % heads};
     int firstKey = int(item % squares) * square;
-    Rows q = rowsOf(head, args.q, spec.q, spec.rows), k = rowsOf(head, args.k, spec.k, spec.keys);
-    Rows v = rowsOf(head, args.v, spec.v, spec.keys), out = rowsOf(head, args.out, spec.out, spec.rows);
-    Rows gradOut = rowsOf(head, args.gradOut, args.spec.gradOut, spec.rows);
+    auto [q, k, v, out, gradOut] = operandsOf(head);
     Rows gradK = rowsOf(head, args.gradK, args.spec.gradK, spec.keys);
     Rows gradV = rowsOf(head, args.gradV, args.spec.gradV, spec.keys);
     for (int pass = 0; pass < spec.dim; pass += passColumns) {

@@ -27,7 +27,7 @@ enum class StorageType : int8_t;
 
 namespace segue::inline runtime::cuda {
 
-// By kernel: its file, its name, its arguments, and the number of addresses in them.
+// The list has, by kernel, its file, its name, its arguments, and the number of addresses in them.
 #define SEGUE_BUILTIN_KERNELS(X)                                                                                       \
   X(Attention, attendRows, AttentionKernelArgs, 10)                                                                    \
   X(Attention, attendRowsGrad, AttentionKernelArgs, 10)                                                                \
@@ -57,7 +57,7 @@ struct AttentionKernelArgs {
   float *lse;
   const void *gradOut;
   void *gradQ, *gradK, *gradV;
-  /// Of `forward` alone for attendRows.
+  /// The extents, strides and types of all operands; attendRows reads `forward` alone.
   AttentionGradSpec spec;
 };
 
