@@ -212,7 +212,8 @@ const Products::Plan::Answers::Choice &Products::Plan::choose(bool isUsual, size
     if (answer.workspaceBytes && !workspace.data)
       throw Error(ErrorCode::DeviceOom, "device \"" + products_.device_ + "\": there is no memory for the workspace of " +
                                             "a product outside of the queue that computes, of " +
-                                            std::to_string(products_.options_.workspaceBytes) + " bytes");
+                                            std::to_string(products_.options_.workspaceBytes) +
+                                            " bytes; give the device more, or a smaller workspace=");
     choice = {&answer.algorithm, {workspace.data, answer.workspaceBytes}};
     return choice;
   }

@@ -48,7 +48,7 @@ public:
   /// a spec that it cannot do, with the reason.
   std::shared_ptr<const MatmulPlan> plan(const MatmulSpec &spec);
   /// Returns the bytes of workspace that the first plan will take.
-  uint64_t bytesToTake() const { return workspaces_.hasSome() ? 0 : options_.workspaceBytes; }
+  uint64_t bytesToTake() const { return workspaces_.hasSome() ? 0 : Workspaces::bytesFor(options_.workspaceBytes); }
 
 private:
   class Plan;

@@ -7,11 +7,9 @@
 
 #include "Workspaces.h"
 #include <algorithm>
-#include <bit>
 
 namespace segue::inline runtime::cuda {
 
-static constexpr uint64_t leastBytes = 64 << 10;
 static constexpr uint32_t pieceAlignment = 256;
 
 Workspaces::~Workspaces() {
@@ -24,8 +22,7 @@ Workspaces::Piece Workspaces::take(size_t lane, uint64_t bytes, bool makesRoom) 
   Piece &piece = pieces_[lane];
   if (piece.bytes >= bytes)
     return piece;
-  // Powers of two: all that a lane ever takes is less than twice the last.
-  uint64_t wanted = std::max(std::bit_ceil(bytes), leastBytes);
+  uint64_t wanted = bytesFor(bytes);
   OwnerId owner = memory_.intern({.value = owner_});
   MemoryBlock block = makesRoom ? memory_.allocate(Space::DeviceDram, wanted, pieceAlignment, owner)
                                 : memory_.tryAllocate(Space::DeviceDram, wanted, pieceAlignment, owner);

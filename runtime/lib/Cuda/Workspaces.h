@@ -19,6 +19,8 @@
 
 #include "Streams.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
+#include <algorithm>
+#include <bit>
 
 namespace segue::inline runtime::cuda {
 
@@ -39,6 +41,9 @@ public:
     uint64_t bytes = 0;
   };
 
+  /// Returns the bytes that are taken for `bytes`: a power of two, so that all that a lane ever
+  /// takes is less than twice the last.
+  static uint64_t bytesFor(uint64_t bytes) { return bytes ? std::max(std::bit_ceil(bytes), leastBytes) : 0; }
   /// Returns the lane of the body that runs on this thread, or `outside`.
   size_t lane() const { return streams_.inBody() ? size_t(streams_.openQueue()) : outside; }
   /// Returns memory of at least `bytes` for a lane. Displaces nothing: null data if there is no room.
@@ -53,6 +58,8 @@ public:
   std::mutex &outsideMutex() { return outsideMutex_; }
 
 private:
+  static constexpr uint64_t leastBytes = 64 << 10;
+
   Piece take(size_t lane, uint64_t bytes, bool makesRoom);
 
   Streams &streams_;

@@ -236,6 +236,17 @@ TEST_F(CudaProductsTest, WorkspacesAreInTheBooks) {
   EXPECT_EQ(taken(), 12 * mib) << "and what is asked for outside of a body";
 }
 
+// What is to be taken is said to the byte, and taken as it was said.
+TEST(CudaProducts, AWorkspaceOfAnySizeIsForeseen) {
+  for (const char *size : {"3MiB", "1KiB"}) {
+    DeviceRef device = Device::open(std::string("cuda:9,dram=16MiB,pinned=4MiB,workspace=") + size);
+    uint64_t foreseen = device->bytesForPrograms();
+    auto plan = device->engine().planMatmul(square(64));
+    EXPECT_EQ(device->memory().liveBytes(dram), foreseen) << size;
+    EXPECT_EQ(device->bytesForPrograms(), 0u);
+  }
+}
+
 // An algorithm with less workspace would sum in another order: a budget must not change a bit.
 TEST_F(CudaProductsTest, WhereThereIsNoRoomForAWorkspaceThereIsNoProduct) {
   device->memory().setBudget(dram, device->memory().liveBytes(dram) + 100);
