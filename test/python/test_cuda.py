@@ -15,6 +15,8 @@ from interpreted import ROOT
 BUILD = os.environ.get("SEGUE_BUILD", os.path.join(ROOT, "build"))
 
 SCRIPT = """
+import ctypes
+import os
 import sys
 
 import torch
@@ -45,11 +47,30 @@ on_cpu, _ = train("cpu")
 on_gpu, free = train(GPU)
 torch.testing.assert_close(torch.tensor(on_gpu), torch.tensor(on_cpu), rtol=1e-5, atol=0)
 
+# From the third time on, what is given in a row again is one call of the driver.
+driver = ctypes.CDLL(os.environ["SEGUE_CUDA_LIBRARY"])
+driver.fakeCudaCallCount.restype = ctypes.c_uint64
+
+
+def calls(trainer):
+    names = [b"cuLaunchKernel", b"cuGraphLaunch", b"cuEventRecord", b"cublasLtMatmul"]
+    before = [driver.fakeCudaCallCount(name) for name in names]
+    trainer.step(tokens=tokens, targets=targets)
+    return [driver.fakeCudaCallCount(name) - count for name, count in zip(names, before)]
+
+
+calls(free)
+launches, graphs, events, products = calls(free)
+assert launches == products == 0 and 4 <= graphs <= 8 and events <= 25, (launches, graphs, events, products)
+
 # Four fifths of its peak by a plan, on another GPU, whose memory nobody shares: the same bits.
 cap = free.peak_bytes * 8 // 10 / 2**20
 config = {"memory": {"stagehand": {"activation_stagehand": {"enabled": True, "mode": "planned"},
                                    "conductor_config": {"enabled": True, "vram_hard_cap_mb": cap, "vram_soft_cap_mb": cap}}}}
 within, capped = train(GPU.replace("cuda:0", "cuda:2"), config=config)
+calls(capped), calls(capped)
+launches, graphs, events, products = calls(capped)
+assert launches <= 10 and products <= 2 and graphs <= 16 and events <= 60, (launches, graphs, events, products)
 assert within == on_gpu and capped.peak_bytes <= cap * 2**20, (within, on_gpu, capped.peak_bytes, cap)
 
 # A module that is called there, and what autograd gets of it.
@@ -69,5 +90,6 @@ def test_a_model_is_trained_and_called_on_a_gpu(tmp_path):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(tmp_path), "FAKE_CUDA_TWINS": str(tmp_path), "SEGUE_CACHE_DIR": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, os.path.join(ROOT, "examples")], capture_output=True, text=True, timeout=240, env=env)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, os.path.join(ROOT, "examples")], capture_output=True, text=True, timeout=240, env=env,
+                          cwd=tmp_path)  # a budget writes telemetry where it is
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]

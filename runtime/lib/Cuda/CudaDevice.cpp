@@ -104,6 +104,7 @@ public:
     dram_.settle();
     return streams_.enqueue(queue, after, std::move(work));
   }
+  void submit() override { streams_.giveHeld(); }
   uint64_t position(Queue queue) const override { return streams_.position(queue); }
   bool isDone(const Fence &fence) const override { return streams_.isDone(fence); }
   void wait(const Fence &fence) override { streams_.wait(fence); }

@@ -29,6 +29,8 @@ using CUmodule = struct CUmod_st *;
 using CUfunction = struct CUfunc_st *;
 using CUstream = struct CUstream_st *;
 using CUevent = struct CUevent_st *;
+using CUgraph = struct CUgraph_st *;
+using CUgraphExec = struct CUgraphExec_st *;
 using CUmemHandle = unsigned long long;
 using CUhostFn = void (*)(void *);
 
@@ -75,6 +77,7 @@ enum : int {
   limitStackSize = 0,
 };
 enum : unsigned { streamNonBlocking = 1, eventBlockingSync = 1, eventNoTiming = 2 };
+enum : int { captureRelaxed = 2 };
 
 /// These are CUmemLocation, CUmemAllocationProp and CUmemAccessDesc.
 struct MemLocation {
@@ -140,6 +143,12 @@ struct MemAccess {
   X(eventSynchronize, cuEventSynchronize, CUresult(CUevent))                                                           \
   X(eventQuery, cuEventQuery, CUresult(CUevent))                                                                       \
   X(eventElapsed, cuEventElapsedTime, CUresult(float *, CUevent, CUevent))                                             \
+  X(beginCapture, cuStreamBeginCapture_v2, CUresult(CUstream, int))                                                    \
+  X(endCapture, cuStreamEndCapture, CUresult(CUstream, CUgraph *))                                                     \
+  X(graphInstantiate, cuGraphInstantiateWithFlags, CUresult(CUgraphExec *, CUgraph, unsigned long long))               \
+  X(graphDestroy, cuGraphDestroy, CUresult(CUgraph))                                                                   \
+  X(graphLaunch, cuGraphLaunch, CUresult(CUgraphExec, CUstream))                                                       \
+  X(graphExecDestroy, cuGraphExecDestroy, CUresult(CUgraphExec))                                                       \
   X(moduleLoad, cuModuleLoadData, CUresult(CUmodule *, const void *))                                                  \
   X(moduleUnload, cuModuleUnload, CUresult(CUmodule))                                                                  \
   X(moduleFunction, cuModuleGetFunction, CUresult(CUfunction *, CUmodule, const char *))                               \

@@ -6,8 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "Streams.h"
+#include "Recording.h"
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 namespace segue::inline runtime::cuda {
 
@@ -16,6 +19,10 @@ namespace segue::inline runtime::cuda {
 static constexpr double baseLifeSeconds = 1;
 /// Stamps are kept to the host's clock as far as this.
 static constexpr double mostDriftSeconds = 1e-3;
+
+/// The most commands that are held back: the device may have nothing to do meanwhile, and the cost of
+/// an entry is little by then.
+static constexpr size_t mostHeld = 64;
 
 /// The host looks so long before it sleeps: spinning sees the end of work 66 us earlier.
 static constexpr double spinSeconds = 50e-6;
@@ -107,7 +114,8 @@ private:
 //===----------------------------------------------------------------------===//
 
 Streams::Streams(const Context &context)
-    : context_(context), ends_(context, eventNoTiming | eventBlockingSync), times_(context, 0) {
+    : context_(context), ends_(context, eventNoTiming | eventBlockingSync), times_(context, 0),
+      recordings_(std::make_unique<Recordings>()) {
   context_.use();
   const Api &api = context_.api();
   int least = 0, greatest = 0;
@@ -119,6 +127,7 @@ Streams::Streams(const Context &context)
                                     queue == Queue::Compute ? least : greatest),
                    "cuStreamCreateWithPriority");
   context_.check(api.streamCreate(&direct_, streamNonBlocking, greatest), "cuStreamCreateWithPriority");
+  context_.check(api.streamCreate(&recorder_, streamNonBlocking, least), "cuStreamCreateWithPriority");
 }
 
 Streams::~Streams() {
@@ -126,6 +135,7 @@ Streams::~Streams() {
   for (CUstream stream : streams_)
     (void)context_.api().streamDestroy(stream);
   (void)context_.api().streamDestroy(direct_);
+  (void)context_.api().streamDestroy(recorder_);
 }
 
 void Streams::finish() {
@@ -133,6 +143,8 @@ void Streams::finish() {
   for (Queue queue : allQueues)
     all.join(Fence(queue, position(queue)));
   wait(all);
+  std::lock_guard lock(giveMutex_);
+  recordings_->clear(); // they have words of the device
 }
 
 //===----------------------------------------------------------------------===//
@@ -175,68 +187,246 @@ void Streams::awaitFence(Queue queue, const Fence &after) {
   }
 }
 
+/// Runs the body of an entry, if it has one.
+void Streams::runBody(Body body) {
+  if (!body.entry->work.run)
+    return;
+  struct Open {
+    Body *outer;
+    explicit Open(Body &body) : outer(std::exchange(openBody(), &body)) {}
+    ~Open() { openBody() = outer; }
+  } open(body);
+  body.entry->work.run();
+}
+
 /// Gives what `entry` is to its stream, with its errors in `entry`.
 void Streams::give(Queue queue, Entry &entry) {
-  CUstream stream = streams_[uint8_t(queue)];
   try {
     context_.throwIfLost();
     awaitFence(queue, entry.after);
-    if (entry.work.run) {
-      Body body{this, queue, &entry}, *outer = openBody();
-      openBody() = &body;
-      try {
-        entry.work.run();
-      } catch (...) {
-        openBody() = outer;
-        throw;
-      }
-      openBody() = outer;
-    }
+    runBody({this, queue, &entry, streams_[uint8_t(queue)]});
   } catch (...) {
     entry.error = std::current_exception();
   }
-  if (!entry.end)
+  recordEnd(queue, entry);
+}
+
+/// Lets the event of an entry, and of all ahead of it that have the same one, stand for what its stream has been given.
+void Streams::recordEnd(Queue queue, Entry &last) {
+  if (!last.end)
     return; // lost
-  CUresult result = context_.api().eventRecord(entry.end.get(), stream);
+  CUstream stream = streams_[uint8_t(queue)];
+  CUresult result = context_.api().eventRecord(last.end.get(), stream);
   if (context_.succeeded(result, "cuEventRecord") || context_.isLost())
     return;
   // An event that was not recorded counts as passed, so the entry has to be.
   (void)context_.succeeded(context_.api().streamSynchronize(stream), "cuStreamSynchronize");
-  if (!entry.error)
-    entry.error = std::make_exception_ptr(
+  if (!last.error)
+    last.error = std::make_exception_ptr(
         Error(ErrorCode::Unsupported, "cuEventRecord gives " + context_.api().describe(result)));
+}
+
+/// Returns an event for the end of an entry. Null if the device is lost.
+EventRef Streams::takeEnd() {
+  try {
+    return ends_.take();
+  } catch (...) {
+    if (!context_.isLost())
+      throw; // without an event nobody knows when it ends
+    return nullptr;
+  }
+}
+
+uint64_t Streams::append(Queue queue, Entry entry) {
+  std::unique_lock lock(mutex_);
+  entries_[uint8_t(queue)].push_back(std::move(entry));
+  uint64_t position = posted_[uint8_t(queue)].fetch_add(1) + 1;
+  if (queue == Queue::Compute && entries_[uint8_t(queue)].back().isGiven)
+    givenPosition_ = position;
+  retire(lock);
+  return position;
 }
 
 uint64_t Streams::enqueue(Queue queue, const Fence &after, Work work) {
   requireReached(after, work.label.empty() ? "work" : work.label);
   context_.use();
+  std::unique_lock<std::mutex> lock;
+  if (queue == Queue::Compute) {
+    lock = std::unique_lock(giveMutex_);
+    if (!work.run || work.command.number)
+      return hold(after, std::move(work));
+    giveRow();
+    known_.join(after);
+  } else if (after[Queue::Compute] > givenPosition_) {
+    giveHeld();
+  }
   Entry entry;
   entry.after = after;
   entry.work = std::move(work);
-  try {
-    entry.end = ends_.take();
-  } catch (...) {
-    if (!context_.isLost())
-      throw; // without an event nobody knows when it ends
-  }
+  entry.end = takeEnd();
   give(queue, entry);
-  std::unique_lock lock(mutex_);
-  entries_[uint8_t(queue)].push_back(std::move(entry));
-  uint64_t position = posted_[uint8_t(queue)].fetch_add(1) + 1;
-  retire(lock);
-  return position;
+  return append(queue, std::move(entry));
 }
 
-void Streams::keep(std::unique_ptr<Given> given) { openBody()->entry->given.push_back(std::move(given)); }
+void Streams::keep(std::unique_ptr<Given> given) {
+  Body &body = *openBody();
+  if (body.recording)
+    body.recording->keep(body.place, std::move(given));
+  else
+    body.entry->given.push_back(std::move(given));
+}
 
 void Streams::call(std::function<void()> function) {
   if (!inBody())
     return function();
   context_.throwIfLost();
+  requireNoRecording();
   auto call = std::make_unique<HostCall>(std::move(function));
-  context_.check(context_.api().hostFunction(streams_[uint8_t(openBody()->queue)], HostCall::run, call.get()),
+  context_.check(context_.api().hostFunction(openBody()->stream, HostCall::run, call.get()),
                  "cuLaunchHostFunc");
   keep(std::move(call));
+}
+
+//===----------------------------------------------------------------------===//
+// Rows
+//===----------------------------------------------------------------------===//
+
+/// Holds an entry of the compute queue back. A row ends ahead of one that waits for more than those before it did.
+uint64_t Streams::hold(const Fence &after, Work work) {
+  bool waits = false;
+  for (Queue other : allQueues)
+    waits |= other != Queue::Compute && after[other] > known_[other];
+  if (waits || held_.size() == mostHeld)
+    giveRow();
+  known_.join(after);
+  Entry entry;
+  entry.after = after;
+  entry.work = std::move(work);
+  entry.isGiven = false;
+  entry.end = held_.empty() ? takeEnd() : held_.front()->end;
+  uint64_t position = append(Queue::Compute, std::move(entry));
+  std::lock_guard lock(mutex_);
+  held_.push_back(&entries_[uint8_t(Queue::Compute)].back()); // which stays where it is
+  return position;
+}
+
+void Streams::giveHeld() {
+  if (inBody() || isInHostFunction())
+    return;
+  context_.use();
+  std::lock_guard lock(giveMutex_);
+  giveRow();
+}
+
+void Streams::giveRow() {
+  if (held_.empty())
+    return;
+  std::vector<Entry *> row = std::exchange(held_, {});
+  row_ = row;
+  rowBegin_ = rowNext_ = 0;
+  try {
+    context_.throwIfLost();
+    Fence after;
+    for (const Entry *entry : row)
+      after.join(entry->after);
+    awaitFence(Queue::Compute, after);
+    if (!giveRecorded())
+      giveCommands();
+  } catch (...) { // nothing of the row was given
+    for (Entry *entry : row)
+      entry->error = std::current_exception();
+  }
+  endRow(row.size());
+  row_ = {};
+}
+
+/// Ends the row ahead of `end`.
+void Streams::endRow(size_t end) {
+  if (end == rowBegin_)
+    return;
+  recordEnd(Queue::Compute, *row_[end - 1]);
+  std::lock_guard lock(mutex_);
+  for (size_t i = rowBegin_; i < end; ++i)
+    row_[i]->isGiven = true;
+  givenPosition_ += end - rowBegin_;
+  rowBegin_ = end;
+}
+
+void Streams::giveCommands() {
+  for (Entry *entry : row_) {
+    try {
+      runBody({this, Queue::Compute, entry, streams_[uint8_t(Queue::Compute)]});
+    } catch (...) {
+      entry->error = std::current_exception();
+    }
+    ++rowNext_;
+  }
+}
+
+/// Lets a body wait for `fence`, whose entries stand before it in the row.
+void Streams::splitRow(const Fence &fence) {
+  requireNoRecording();
+  if (row_.empty() || fence[Queue::Compute] > givenPosition_ + (rowNext_ - rowBegin_))
+    throw Error(ErrorCode::InvalidArgument, "a body waits for its own entry, or for one behind it");
+  EventRef end = takeEnd();
+  endRow(rowNext_);
+  std::lock_guard lock(mutex_);
+  for (size_t i = rowNext_; i < row_.size(); ++i)
+    row_[i]->end = end;
+}
+
+/// Gives the row by one call, if it has been seen before; returns false if it is to be given as it is.
+bool Streams::giveRecorded() {
+  RowKey key;
+  for (const Entry *entry : row_)
+    if (entry->work.run)
+      key.add(entry->work.command);
+  if (key.commands() < 2)
+    return false;
+  auto [recording, records] = recordings_->find(key);
+  if (records) {
+    recording = record();
+    recordings_->keep(key, recording);
+  }
+  if (!recording)
+    return false;
+  recording->launch(streams_[uint8_t(Queue::Compute)]);
+  auto run = recording->begun();
+  for (size_t i = 0; i < row_.size(); ++i)
+    row_[i]->given.push_back(recording->givenOf(i, run));
+  return true;
+}
+
+/// Records the row, which is not done. Null where the driver cannot, or where some of it is
+/// not for the driver alone to do again.
+std::shared_ptr<Recording> Streams::record() {
+  const Api &api = context_.api();
+  // The stream is none of a queue, so that no other thread gives it anything; memory may be taken meanwhile.
+  if (!context_.succeeded(api.beginCapture(recorder_, captureRelaxed), "cuStreamBeginCapture")) {
+    context_.throwIfLost();
+    return nullptr;
+  }
+  auto recording = std::make_shared<Recording>(context_, row_.size());
+  bool isWhole = true;
+  try {
+    for (size_t i = 0; i < row_.size(); ++i)
+      runBody({this, Queue::Compute, row_[i], recorder_, recording.get(), i});
+  } catch (...) {
+    isWhole = false; // what is wrong is told where it is given in earnest
+  }
+  CUgraph graph = nullptr;
+  isWhole &= context_.succeeded(api.endCapture(recorder_, &graph), "cuStreamEndCapture");
+  isWhole = isWhole && recording->make(graph);
+  if (graph)
+    (void)context_.succeeded(api.graphDestroy(graph), "cuGraphDestroy");
+  context_.throwIfLost();
+  return isWhole ? recording : nullptr;
+}
+
+/// A host function and a stamp are of one time: the host has to make them anew.
+void Streams::requireNoRecording() {
+  if (openBody() && openBody()->recording)
+    throw Error(ErrorCode::Unsupported, "host functions, stamps and waits are not recorded");
 }
 
 //===----------------------------------------------------------------------===//
@@ -252,16 +442,19 @@ std::shared_ptr<const Streams::ClockBase> Streams::clockBase() {
   double before = seconds();
   context_.check(context_.api().eventRecord(base->event.get(), direct_), "cuEventRecord");
   context_.check(context_.api().eventSynchronize(base->event.get()), "cuEventSynchronize");
-  base->seconds = (before + seconds()) / 2;
-  base->madeSeconds = base->seconds;
+  double after = seconds();
+  base->seconds = base->madeSeconds = (before + after) / 2;
+  base->doubtSeconds = (after - before) / 2; // on a busy machine it may be looked at late
   // The device's clock says how far the bases lie apart: the host's would put the end of a
   // copy before its begin where a base lies between them. It is followed where the clocks have drifted.
   float milliseconds = 0;
   if (base_ && context_.succeeded(context_.api().eventElapsed(&milliseconds, base_->event.get(), base->event.get()),
                                   "cuEventElapsedTime")) {
     double byDevice = base_->seconds + double(milliseconds) * 1e-3;
-    if (std::fabs(byDevice - base->seconds) < mostDriftSeconds)
+    if (std::fabs(byDevice - base->seconds) < mostDriftSeconds + base->doubtSeconds + base_->doubtSeconds) {
       base->seconds = byDevice;
+      base->doubtSeconds = std::max(base->doubtSeconds, base_->doubtSeconds);
+    }
   }
   base_ = base;
   return base;
@@ -271,10 +464,11 @@ void Streams::stamp(const TimestampRef &stamp) {
   if (!inBody())
     return stamp->set(seconds());
   context_.throwIfLost();
+  requireNoRecording();
   // The stamps of an entry have one base, so that none lies before one ahead of it.
   std::vector<Stamp> &stamps = openBody()->entry->stamps;
   Stamp later{stamp, times_.take(), stamps.empty() ? clockBase() : stamps.front().base};
-  context_.check(context_.api().eventRecord(later.event.get(), streams_[uint8_t(openBody()->queue)]), "cuEventRecord");
+  context_.check(context_.api().eventRecord(later.event.get(), openBody()->stream), "cuEventRecord");
   stamps.push_back(std::move(later));
 }
 
@@ -282,10 +476,12 @@ void Streams::stamp(const TimestampRef &stamp) {
 // Looking, waiting, telling
 //===----------------------------------------------------------------------===//
 
-bool Streams::hasPassed(const CUevent_st *event) const {
+bool Streams::hasPassed(const Entry &entry) const {
+  if (!entry.isGiven)
+    return false;
   if (context_.isLost())
     return true;
-  CUresult result = context_.api().eventQuery(const_cast<CUevent>(event));
+  CUresult result = context_.api().eventQuery(entry.end.get());
   if (result == notReady)
     return false;
   return context_.succeeded(result, "cuEventQuery") || context_.isLost();
@@ -309,7 +505,7 @@ bool Streams::isPast(const Fence &fence) const {
     uint64_t done = done_[i].load();
     if (fence.at[i] <= done)
       continue;
-    if (fence.at[i] - done > entries_[i].size() || !hasPassed(entries_[i][fence.at[i] - done - 1].end.get()))
+    if (fence.at[i] - done > entries_[i].size() || !hasPassed(entries_[i][fence.at[i] - done - 1]))
       return false;
   }
   return true;
@@ -317,7 +513,7 @@ bool Streams::isPast(const Fence &fence) const {
 
 std::optional<size_t> Streams::findEnded() const {
   for (size_t i = 0; i < queueCount; ++i)
-    if (!entries_[i].empty() && isCounted(entries_[i].front().after) && hasPassed(entries_[i].front().end.get()))
+    if (!entries_[i].empty() && isCounted(entries_[i].front().after) && hasPassed(entries_[i].front()))
       return i;
   return std::nullopt;
 }
@@ -395,6 +591,8 @@ bool Streams::isDone(const Fence &fence) {
     return true;
   if (isInHostFunction())
     return false; // what the host has not seen yet
+  if (fence[Queue::Compute] > givenPosition_)
+    giveHeld();
   std::unique_lock lock(mutex_);
   context_.use();
   retire(lock);
@@ -408,6 +606,8 @@ bool Streams::waitFor(const Fence &fence, double limit) {
   if (isInHostFunction())
     throw Error(ErrorCode::InvalidArgument, "a host function waits for its device");
   context_.use();
+  if (fence[Queue::Compute] > givenPosition_)
+    inBody() ? splitRow(fence) : giveHeld();
   double begin = seconds();
   std::unique_lock lock(mutex_);
   for (;;) {

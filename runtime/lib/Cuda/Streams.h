@@ -7,7 +7,15 @@
 //
 // A stream per queue. The body of an entry runs when it is enqueued, and what it gives
 // goes to the stream, behind the waits for the events of its fence; an event after it
-// stands for its end. Ends are told when the host looks: an entry whose event has passed
+// stands for its end.
+//
+// Entries with commands are held back and given together, with one event for all of them:
+// until there are many, one waits for work of another queue that none before it waited
+// for, or somebody wants to know about one. Where a row of commands ends depends on what is
+// enqueued alone, and on no clock: so the next step has the same rows, which are recorded
+// then and given by one call (Recording.h).
+//
+// Ends are told when the host looks: an entry whose event has passed
 // is asked whether it might begin, told how it ended and destroyed, after all entries that
 // it waited for, and then counts as done. Only one thread does that at a time, with no
 // lock held.
@@ -30,7 +38,9 @@
 #include <condition_variable>
 #include <deque>
 #include <limits>
+#include <span>
 #include <thread>
+#include <vector>
 
 namespace segue::inline runtime::cuda {
 
@@ -66,6 +76,9 @@ public:
   virtual void abandon(std::unique_ptr<Given> self) noexcept {}
 };
 
+class Recording;
+class Recordings;
+
 class Streams {
 public:
   explicit Streams(const Context &context);
@@ -74,6 +87,8 @@ public:
 
   /// These do what the functions of Device promise.
   uint64_t enqueue(Queue queue, const Fence &after, Work work);
+  /// Gives the entries that are held back. Any thread; does nothing in a body.
+  void giveHeld();
   uint64_t position(Queue queue) const { return posted_[uint8_t(queue)].load(std::memory_order_acquire); }
   bool isDone(const Fence &fence);
   void wait(const Fence &fence) { waitFor(fence, std::numeric_limits<double>::infinity()); }
@@ -90,7 +105,7 @@ public:
     context_.throwIfLost();
     context_.use();
     if (inBody())
-      return give(streams_[uint8_t(openBody()->queue)]);
+      return give(openBody()->stream);
     std::lock_guard lock(directMutex_);
     give(direct_);
     context_.check(context_.api().streamSynchronize(direct_), "cuStreamSynchronize", ErrorCode::TransferFailed);
@@ -107,10 +122,11 @@ public:
   static double seconds();
 
 private:
-  /// An event and the time at which it passed: stamps count from there. `madeSeconds` is that by the host's clock.
+  /// An event and the time at which it passed: stamps count from there. `madeSeconds` is that by the host's clock,
+  /// which knows it as exactly as `doubtSeconds`.
   struct ClockBase {
     EventRef event;
-    double seconds = 0, madeSeconds = 0;
+    double seconds = 0, madeSeconds = 0, doubtSeconds = 0;
   };
   struct Stamp {
     TimestampRef stamp;
@@ -125,17 +141,38 @@ private:
     /// The error that the body threw, or that the driver gave for it.
     std::exception_ptr error;
     EventRef end;
+    /// False while it is held back: its event means nothing then. Guarded by mutex_.
+    bool isGiven = true;
   };
   struct Body {
     Streams *streams;
     Queue queue;
     Entry *entry;
+    /// Where calls go: the stream of the queue, or that of what is recorded.
+    CUstream stream;
+    /// While it is recorded, and its place in the row.
+    Recording *recording = nullptr;
+    size_t place = 0;
   };
   static Body *&openBody();
+  static void requireNoRecording();
 
   void awaitFence(Queue queue, const Fence &after);
+  void runBody(Body body);
   void give(Queue queue, Entry &entry);
-  bool hasPassed(const CUevent_st *event) const;
+  void recordEnd(Queue queue, Entry &last);
+  EventRef takeEnd();
+  uint64_t append(Queue queue, Entry entry);
+  // The caller has giveMutex_.
+  uint64_t hold(const Fence &after, Work work);
+  void giveRow();
+  void endRow(size_t end);
+  void splitRow(const Fence &fence);
+  void giveCommands();
+  bool giveRecorded();
+  std::shared_ptr<Recording> record();
+
+  bool hasPassed(const Entry &entry) const;
   bool isCounted(const Fence &fence) const;
   void requireReached(const Fence &fence, std::string_view who) const;
   /// Returns a queue whose next entry has ended after all that it waited for; nothing if none has.
@@ -147,9 +184,23 @@ private:
 
   const Context &context_;
   CUstream streams_[queueCount]{};
-  CUstream direct_ = nullptr;
+  CUstream direct_ = nullptr, recorder_ = nullptr;
   std::mutex directMutex_;
   EventPool ends_, times_;
+
+  /// Held by who gives to the compute queue. Ahead of mutex_.
+  std::mutex giveMutex_;
+  /// The entries that are held back, in order.
+  std::vector<Entry *> held_;
+  /// Those that are being given: ahead of the second place they have their event, ahead of the third their
+  /// bodies have run.
+  std::span<Entry *const> row_;
+  size_t rowBegin_ = 0, rowNext_ = 0;
+  /// What entries of the compute queue have waited for, held back or not.
+  Fence known_;
+  /// The position in the compute queue up to which entries are given.
+  std::atomic<uint64_t> givenPosition_{0};
+  std::unique_ptr<Recordings> recordings_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

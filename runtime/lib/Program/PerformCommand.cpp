@@ -136,8 +136,10 @@ Work PreparedProgram::workOf(Run &run, Op &op) {
     return work;
   work.run = [runPointer, opPointer] { giveQueued(*runPointer, *opPointer); };
   work.ended = [runPointer, opPointer](const Error *error) { endQueued(*runPointer, *opPointer, error); };
-  if (!profiling_.load(std::memory_order_relaxed))
+  if (!profiling_.load(std::memory_order_relaxed)) {
+    work.command = {op.number, std::span(run.args).subspan(op.firstOperand, op.operandCount)};
     return work;
+  }
   auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
   work.run = [this, runPointer, opPointer, begin, end] {
     device_.stamp(begin);

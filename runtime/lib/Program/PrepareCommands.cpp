@@ -299,6 +299,11 @@ void PreparedProgram::addEvent(schema::CommandBody kind, uint32_t index, std::st
   steps_.push_back(step);
 }
 
+uint64_t PreparedProgram::nextNumber() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 void PreparedProgram::prepare(const schema::Command &command) {
   switch (command.body_type()) {
   case schema::CommandBody::Free:
@@ -359,6 +364,7 @@ void PreparedProgram::prepare(const schema::Command &command) {
     std::string where = image_.location(command.location());
     throw error.within(image_.name() + ": program \"" + info_.name + "\"" + (where.empty() ? "" : ", at " + where));
   }
+  op.number = nextNumber();
   ops_.push_back(std::move(op));
   Step step;
   step.op = &ops_.back();

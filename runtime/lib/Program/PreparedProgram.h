@@ -125,6 +125,8 @@ private:
     const schema::Command *command = nullptr;
     std::variant<LaunchOp, MatmulOp, FusedMatmulOp, AttentionOp, AttentionGradOp, LibraryOp, CopyOp, FillOp, TransferOp>
         body;
+    /// The number of its command, of all programs of the process; another one where it is planned anew.
+    uint64_t number = 0;
     /// The range of operands_, and of the arguments of a run.
     uint32_t firstOperand = 0, operandCount = 0;
     /// The first operand that is written; all behind it are written too.
@@ -260,6 +262,7 @@ private:
   void readSignature();
   void placeConstants();
   void prepare(const schema::Command &command);
+  static uint64_t nextNumber();
   void prepareLaunch(const schema::Launch &launch, Op &op);
   static MatmulSpec matmulSpec(const schema::Matmul &matmul);
   static QuantizedMatmulSpec fusedSpec(const schema::Matmul &matmul);

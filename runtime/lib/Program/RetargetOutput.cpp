@@ -88,6 +88,7 @@ void PreparedProgram::retarget(size_t index, const std::shared_ptr<const TensorD
     Op op = *step->op;
     op.seconds = 0;
     op.calls = 0;
+    op.number = nextNumber();
     rewrite(op, index, *desc);
     ops_.push_back(std::move(op));
     step->op = &ops_.back();

@@ -612,6 +612,7 @@ void PreparedProgram::run(const Program &program, std::span<Tensor> inputs, std:
 
   try {
     runSteps(run, program, inputs, outputs, given, events);
+    device_.submit();
   } catch (const Error &error) {
     abandon(run, error, outputs);
     throw;

@@ -54,6 +54,12 @@ void fakecuda::reset() {
   std::lock_guard held(lock);
   failing.clear();
   misdeeds.clear();
+  callCounts.clear();
+}
+
+uint64_t fakecuda::callCount(const std::string &call) {
+  std::lock_guard held(lock);
+  return callCounts[call];
 }
 
 std::string fakecuda::misuse() {
@@ -85,6 +91,8 @@ extern "C" {
   std::unique_lock held(lock);                                                                                         \
   if (auto failure = enter(#call __VA_OPT__(, ) __VA_ARGS__))                                                                      \
   return *failure
+
+uint64_t fakeCudaCallCount(const char *call) { return fakecuda::callCount(call); }
 
 CUresult cuInit(unsigned) { return success; }
 
@@ -446,6 +454,59 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
   ENTER(cuLaunchHostFunc);
   give(stream, {.hostFunction = [=] { function(data); }});
   return success;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
+  ENTER(cuStreamBeginCapture_v2);
+  auto &captured = *reinterpret_cast<Stream *>(stream);
+  if (captured.capture || mode < 0 || mode > captureRelaxed)
+    return invalidValue;
+  captured.capture.emplace();
+  return success;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+  ENTER(cuStreamEndCapture);
+  auto &captured = *reinterpret_cast<Stream *>(stream);
+  if (!captured.capture)
+    return invalidValue;
+  Graph made = std::move(*captured.capture);
+  captured.capture.reset();
+  if (made.isSpoiled)
+    return captureInvalidated;
+  *graph = reinterpret_cast<CUgraph>(new Graph(std::move(made)));
+  return success;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long) {
+  ENTER(cuGraphInstantiateWithFlags);
+  *made = reinterpret_cast<CUgraphExec>(new GraphExec{reinterpret_cast<Graph *>(graph)->works});
+  return success;
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+  ENTER(cuGraphDestroy);
+  delete reinterpret_cast<Graph *>(graph);
+  return success;
+}
+
+CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
+  ENTER(cuGraphLaunch);
+  auto *graph = reinterpret_cast<GraphExec *>(handle);
+  graph->pending += graph->works.size();
+  for (const std::function<void()> &work : graph->works)
+    give(stream, {.run = [graph, &work] {
+           --graph->pending;
+           work();
+         }});
+  return success;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec handle) {
+  ENTER(cuGraphExecDestroy);
+  if (reinterpret_cast<GraphExec *>(handle)->pending)
+    misdeeds += "cuGraphExecDestroy under way\n";
+  return success; // never deleted: what is under way looks at it
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned) {

@@ -9,7 +9,7 @@
 // runs in every check. It behaves as the driver was measured to (docs/cuda.md), at its
 // worst within what is allowed:
 //
-//   - 16 GPUs of 256 MiB. What is given to streams runs on a thread per GPU, in any order
+//   - 24 GPUs of 256 MiB. What is given to streams runs on a thread per GPU, in any order
 //     that streams and events allow, drawn from the number of the GPU: at times nothing
 //     until somebody waits, at times one stream far ahead of or behind the others.
 //   - Device addresses cannot be read or written by the host. Ranges are reserved, chunks
@@ -21,6 +21,9 @@
 //   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), the same
 //     sources compiled for this machine if they are part of the runtime, or twins that the
 //     compiler wrote to the folder FAKE_CUDA_TWINS.
+//   - A stream that is captured does nothing: what it is given becomes a graph, and a launch
+//     gives all of that to a stream. Whoever waits for it, or gives it what no graph can hold,
+//     spoils the capture.
 //   - Calls fail where a test says so.
 //
 // GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
@@ -46,11 +49,13 @@ namespace fakecuda {
 void failCalls(const std::string &call, int result, unsigned skipped, unsigned count);
 /// Lets the host wait so much longer for events than they take, as on a busy machine.
 void waitLonger(int microseconds);
-/// Forgets all of them, and the misuse.
+/// Forgets all of them, the misuse, and the calls that were counted.
 void reset();
+/// Returns the number of calls of `call` since reset, of all threads and GPUs.
+uint64_t callCount(const std::string &call);
 
 /// Returns, a line each, what no driver would have said but no program may do, since
-/// reset: calls in a host function or without a context.
+/// reset: calls in a host function or without a context, graphs destroyed under way.
 std::string misuse();
 
 /// Bytes of chunks, stacks and nothing else that GPU `device` has given out.
@@ -98,6 +103,9 @@ segue::TwinEntry findTwin(const std::string &image, const std::string &name);
 void runBlocks(segue::TwinEntry twin, const Launch &launch, uint64_t seed);
 
 } // namespace fakecuda
+
+/// callCount for programs that are not C++.
+extern "C" uint64_t fakeCudaCallCount(const char *call);
 #pragma GCC visibility pop
 
 #endif // SEGUE_TEST_CUDA_FAKECUDA_H

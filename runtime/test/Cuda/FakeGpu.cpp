@@ -17,6 +17,7 @@ std::mutex &lock = *new std::mutex;
 std::condition_variable &changed = *new std::condition_variable;
 std::string &misdeeds = *new std::string;
 std::map<std::string, Failing> &failing = *new std::map<std::string, Failing>;
+std::map<std::string, uint64_t> &callCounts = *new std::map<std::string, uint64_t>;
 std::map<uint64_t, Range> &ranges = *new std::map<uint64_t, Range>;
 std::map<uint64_t, Mapping> &mappings = *new std::map<uint64_t, Mapping>;
 std::map<CUmemHandle, Physical> &chunks = *new std::map<CUmemHandle, Physical>;
@@ -199,6 +200,7 @@ std::optional<CUresult> enter(const char *call, bool needsContext) {
     misdeeds += std::string(call) + " without a context\n";
     return invalidContext;
   }
+  ++callCounts[call];
   if (auto found = failing.find(call); found != failing.end()) {
     Failing &each = found->second;
     if (each.skipped)
@@ -215,6 +217,13 @@ std::optional<CUresult> enter(const char *call, bool needsContext) {
 
 void give(CUstream handle, Operation operation) {
   auto &stream = *reinterpret_cast<Stream *>(handle);
+  if (stream.capture) {
+    if (operation.run)
+      stream.capture->works.push_back(std::move(operation.run));
+    else
+      stream.capture->isSpoiled = true; // a graph of Segue has no events and no host functions
+    return;
+  }
   stream.operations.push_back(std::move(operation));
   ++stream.given;
   start(*stream.device);
@@ -222,6 +231,10 @@ void give(CUstream handle, Operation operation) {
 }
 
 CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held) {
+  if (stream.capture) {
+    stream.capture->isSpoiled = true;
+    return captureUnsupported;
+  }
   Device &device = *stream.device;
   uint64_t given = stream.given;
   auto place = device.wanted.insert(&stream);

@@ -30,8 +30,8 @@ namespace fakecuda {
 using namespace segue::cuda;
 
 constexpr uint64_t chunk = 2 << 20, capacity = 256 << 20;
-constexpr int deviceCount = 16, deviceWithoutMaps = 8, processors = 4, threadsPerProcessor = 2048;
-constexpr CUresult invalidContext = 201, alreadyMapped = 208;
+constexpr int deviceCount = 24, deviceWithoutMaps = 8, processors = 4, threadsPerProcessor = 2048;
+constexpr CUresult invalidContext = 201, alreadyMapped = 208, captureUnsupported = 900, captureInvalidated = 901;
 
 struct Failing {
   CUresult result;
@@ -52,11 +52,24 @@ struct Operation {
   uint64_t version = 0;
 };
 
+/// What a capture has recorded, in order.
+struct Graph {
+  std::vector<std::function<void()>> works;
+  bool isSpoiled = false;
+};
+struct GraphExec {
+  std::vector<std::function<void()>> works;
+  /// The works of launches that have not been done.
+  uint64_t pending = 0;
+};
+
 struct Stream {
   Device *device;
   std::deque<Operation> operations;
   bool isRunning = false;
   uint64_t given = 0, done = 0;
+  /// Where its work goes while it is captured.
+  std::optional<Graph> capture = std::nullopt;
 };
 
 struct Module {
@@ -114,6 +127,7 @@ extern std::mutex &lock;
 extern std::condition_variable &changed;
 extern std::string &misdeeds;
 extern std::map<std::string, Failing> &failing;
+extern std::map<std::string, uint64_t> &callCounts;
 extern std::map<uint64_t, Range> &ranges;              // by the address that users see
 extern std::map<uint64_t, Mapping> &mappings;          // by that of the chunk
 extern std::map<CUmemHandle, Physical> &chunks;        // all devices

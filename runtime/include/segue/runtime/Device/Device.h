@@ -74,6 +74,15 @@ struct WorkCost {
   uint64_t flops = 0;
 };
 
+/// What a body gives, for a device that can give it once more without the body.
+struct WorkCommand {
+  /// The number of what is given: two bodies of one number with the same addresses give the
+  /// same, by launches, copies and library calls alone. 0 for a body of which nothing is known.
+  uint64_t number = 0;
+  /// The memory that it reads and writes. Stays until the entry has ended.
+  std::span<void *const> addresses = {};
+};
+
 /// One entry of a queue.
 struct Work {
   /// The body, which gives the device what is to be done. It runs once, when the entry is
@@ -97,6 +106,9 @@ struct Work {
   /// device, after which the rest may have been left out; or null if there was none, or if
   /// mayBegin returned false. The function throws nothing and calls no device.
   std::function<void(const Error *)> ended;
+  /// A device may hold entries of the compute queue with commands back until it has several,
+  /// somebody waits for them or asks whether they are done, or `submit` is called.
+  WorkCommand command = {};
 };
 
 /// Says how often a copy over the link is tried. Whoever queues the copy keeps it until
@@ -190,6 +202,9 @@ public:
   /// position. Does not block on the work. Throws InvalidArgument if `after`
   /// names entries that were not enqueued.
   virtual uint64_t enqueue(Queue queue, const Fence &after, Work work) = 0;
+
+  /// Holds nothing back of what has been enqueued.
+  virtual void submit() {}
 
   /// Returns the position after the last entry of `queue`.
   virtual uint64_t position(Queue queue) const = 0;
