@@ -40,8 +40,9 @@ class StitchReport:
 
 class Tensor:
     @staticmethod
-    def wrap(device: Device, array: Any, writable: bool = False) -> Tensor:
-        """Refers to the memory of anything that speaks DLPack, without a copy."""
+    def wrap(device: Device, array: Any, writable: bool = False, stream: int | None = None) -> Tensor:
+        """Refers to the memory of anything that speaks DLPack, without a copy. In the memory of a GPU it waits for what ``stream`` has been
+        given by now, a CUstream."""
     @staticmethod
     def scalar_f32(device: Device, value: float) -> Tensor: ...
     @staticmethod
@@ -55,12 +56,23 @@ class Tensor:
     @property
     def address(self) -> int:
         """Of the device's memory, where that is not the host's."""
+    def there(self) -> TensorThere:
+        """The tensor for others who use it where it lies, in the memory of a GPU, in the order of their streams (DLPack)."""
     def on_disk(self) -> tuple[Any, bool]:
         """Something that speaks DLPack over the tensor's memory on the disk, and True; over a copy on the device's disk, and False, for others."""
     def item(self) -> float: ...
     def copy(self) -> Tensor: ...
     def __dlpack__(self, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class TensorThere:
+    @property
+    def tensor(self) -> Tensor: ...
+    def __dlpack__(self, stream: int | None = None, **options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+def describe_array(array: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and name of the element type of anything that speaks DLPack, wherever it lies."""
 
 class Value:
     name: str

@@ -290,14 +290,14 @@ class Module(nn.Module):
 
     def _run(self, program, module, tensors, weights, kind) -> list:
         hypers = self._hypers(module)
-        if kind == "torch" and torch.is_grad_enabled() and module.has_backward:
+        if kind.startswith("torch") and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
                 again = Again(self._source, self.name, program, self.precision, bool(hypers))
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again)
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind)
                 return list(_Stitched.apply(call, *given))
-        values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device) for n, t in tensors.items()}}
+        values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, there=True) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
 
     def _hypers(self, module) -> dict:
@@ -570,6 +570,8 @@ class _Weights:
     def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
         """Wrapped again only where the memory is another one."""
         known = self._wrapped.get(name)
+        if tensor.is_cuda:  # each call waits for what has been given to PyTorch's stream by then
+            return wrap(tensor, self._device, writable=True, there=True)
         if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride() or known[2] != tensor.shape:
             known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, writable=True))
             self._wrapped[name] = known
@@ -585,11 +587,12 @@ class _Values:
 class _Call:
     """The things that one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others, frozen, budget, again):
+    def __init__(self, module, on, names, others, frozen, budget, again, kind):
         self.module, self.device, self.names, self.others = module, on, names, others
         self.again = again  # for backwards that are to be differentiated
         self.frozen = frozen
         self.budget = budget  # in force until the last backward
+        self.kind = kind  # of results and gradients
 
 
 class _Stitched(torch.autograd.Function):
@@ -600,9 +603,9 @@ class _Stitched(torch.autograd.Function):
         values = dict(call.others)
         for name, tensor in zip(call.names, tensors):
             if name not in values:
-                values[name] = wrap(tensor, call.device)
+                values[name] = wrap(tensor, call.device, there=True)
         outputs, token = call.module.forward(values, loop_of(call.device))
-        results = tuple(torch.from_dlpack(t) for t in outputs)
+        results = tuple(give(t, call.kind) for t in outputs)
         ctx.call, ctx.token = call, token
         ctx.set_materialize_grads(False)
         # A result without elements is differentiable in PyTorch, and no program takes a gradient of it.
@@ -621,14 +624,14 @@ class _Stitched(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             return None, *call.again.gradients(dict(zip(ctx.kept, saved)), call.names, ctx.needs_input_grad[1:], gradients)
         given = {
-            value.name: wrap(gradient.contiguous(), call.device)
+            value.name: wrap(gradient.contiguous(), call.device, there=True)
             for value, gradient in zip(call.module.outputs, gradients)
             if gradient is not None and call.module.takes_gradient_of(value.name)
         }
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
         wanted = ctx.needs_input_grad[1:]
-        answer = [torch.from_dlpack(found[n]) if w and n in found else None for n, w in zip(call.names, wanted)]
+        answer = [give(found[n], call.kind) if w and n in found else None for n, w in zip(call.names, wanted)]
         return None, *answer
 
 

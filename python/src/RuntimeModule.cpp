@@ -122,10 +122,9 @@ static void bindTensor(nb::module_ &m) {
   nb::class_<Tensor>(m, "Tensor")
       .def_static(
           "wrap",
-          [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
-            return python::wrapArray(device, array, writable);
-          },
-          "device"_a, "array"_a, "writable"_a = false)
+          [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable,
+             std::optional<uintptr_t> stream) { return python::wrapArray(device, array, writable, stream); },
+          "device"_a, "array"_a, "writable"_a = false, "stream"_a = nb::none())
       .def_static("scalar_f32", [](const DeviceRef &device, float v) { return Tensor::scalar(device, v); })
       .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
       .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
@@ -133,6 +132,7 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("device", &Tensor::device)
       // Of the device's memory, where that is not the host's.
       .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
+      .def("there", [](const Tensor &t) { return python::TensorThere{t}; })
       .def("on_disk", &python::viewOnDisk)
       .def("item", &Tensor::item)
       .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
@@ -143,6 +143,18 @@ static void bindTensor(nb::module_ &m) {
              return nb::cast(python::exportTensor(tensor, self)).attr("__dlpack__")(**options);
            })
       .def("__repr__", [](const Tensor &t) { return "<segue.Tensor " + t.desc().str() + ">"; });
+
+  nb::class_<python::TensorThere>(m, "TensorThere")
+      .def_ro("tensor", &python::TensorThere::tensor)
+      .def("__dlpack_device__", [](const python::TensorThere &t) { return python::deviceOfView(t.tensor); })
+      .def(
+          "__dlpack__",
+          [](const python::TensorThere &t, std::optional<intptr_t> stream, const nb::kwargs &options) {
+            return nb::cast(python::viewOnDevice(t.tensor, stream)).attr("__dlpack__")(**options);
+          },
+          "stream"_a = nb::none(), "options"_a)
+      .def("__repr__", [](const python::TensorThere &t) { return "<segue.Tensor there " + t.tensor.desc().str() + ">"; });
+  m.def("describe_array", &python::describeArray);
 }
 
 static void bindBinary(nb::module_ &m) {

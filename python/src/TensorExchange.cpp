@@ -101,8 +101,10 @@ private:
 
 uint64_t segue::python::outsideBytes(const Device &device) { return OutsideMemory::ofProcess().bytesFor(&device); }
 
-Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable) {
-  if (array.device_type() != nb::device::cpu::value)
+Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable,
+                                std::optional<uintptr_t> stream) {
+  bool isOnGpu = array.device_type() == nb::device::cuda::value;
+  if (!isOnGpu && array.device_type() != nb::device::cpu::value)
     throw Error(ErrorCode::InvalidArgument, "a tensor on DLPack device type " + std::to_string(array.device_type()) +
                                                 " was given; move it to the CPU first");
   TensorDesc desc;
@@ -127,19 +129,68 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
     nb::gil_scoped_acquire gil;
     delete kept;
   };
-  return Tensor::wrap(device, std::move(desc), const_cast<void *>(static_cast<const void *>(array.data())),
-                      std::move(release), writable);
+  auto *data = const_cast<void *>(static_cast<const void *>(array.data()));
+  if (!isOnGpu)
+    return Tensor::wrap(device, std::move(desc), data, std::move(release), writable);
+  Tensor tensor = Tensor::wrap(device, std::move(desc), data, std::move(release), writable, Space::DeviceDram);
+  if (stream)
+    tensor.storage()->addWrite(
+        Fence(Queue::Compute, device->enqueueWaitForStream(reinterpret_cast<void *>(*stream))));
+  return tensor;
 }
 
-/// A view of memory that the host can read, which `owner` keeps.
-static nb::ndarray<nb::array_api> viewOf(const Tensor &tensor, nb::handle owner) {
+nb::tuple segue::python::describeArray(const nb::ndarray<nb::ro> &array) {
+  nb::list shape;
+  for (size_t i = 0; i < array.ndim(); ++i)
+    shape.append(array.shape(i));
+  return nb::make_tuple(nb::tuple(shape), std::string(name(elementOf(array.dtype()))));
+}
+
+/// A view of memory that the host can read, or `device` where that is another one, which `owner` keeps.
+static nb::ndarray<nb::array_api> viewOf(const Tensor &tensor, nb::handle owner,
+                                         int kind = nb::device::cpu::value, int number = 0) {
   std::vector<size_t> shape(tensor.shape().begin(), tensor.shape().end());
   std::vector<int64_t> strides = tensor.desc().strides();
   nb::dlpack::dtype dtype = std::find_if(std::begin(typePairs), std::end(typePairs), [&](const TypePair &pair) {
                               return pair.element == tensor.element();
                             })->dtype;
-  return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype,
-                                    nb::device::cpu::value);
+  return nb::ndarray<nb::array_api>(tensor.bytes(), shape.size(), shape.data(), owner, strides.data(), dtype, kind,
+                                    number);
+}
+
+namespace {
+/// A tensor in the hands of another library, which uses it on a stream.
+struct LentTensor {
+  Tensor tensor;
+  void *stream;
+
+  /// The memory serves nobody else until the stream has done what it has been given by now.
+  ~LentTensor() {
+    try {
+      if (stream)
+        tensor.storage()->addWrite(Fence(Queue::Compute, tensor.device()->enqueueWaitForStream(stream)));
+    } catch (const std::exception &) { // a device that failed uses nothing any more
+    }
+  }
+};
+} // namespace
+
+nb::tuple segue::python::deviceOfView(const Tensor &tensor) {
+  return nb::make_tuple(int(nb::device::cuda::value), tensor.device()->number());
+}
+
+nb::ndarray<nb::array_api> segue::python::viewOnDevice(const Tensor &tensor, std::optional<intptr_t> stream) {
+  const Layout &layout = tensor.desc().layout;
+  if (layout.space != Space::DeviceDram || !layout.tile.empty() || isQuantized(layout.storage))
+    throw Error(ErrorCode::InvalidArgument, tensor.desc().str() + " is no strided tensor in the memory of a GPU");
+  tensor.storage()->requireUsable("the tensor");
+  // DLPack's numbers of streams are CUDA's handles: none is the default one, -1 asks for no order.
+  constexpr intptr_t defaultStream = 1, noStream = -1;
+  auto *other = reinterpret_cast<void *>(stream.value_or(defaultStream) == noStream ? 0 : stream.value_or(defaultStream));
+  if (other)
+    tensor.device()->letStreamWait(other, tensor.storage()->writes());
+  nb::capsule owner(new LentTensor{tensor, other}, [](void *data) noexcept { delete static_cast<LentTensor *>(data); });
+  return viewOf(tensor, owner, nb::device::cuda::value, tensor.device()->number());
 }
 
 nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::handle owner) {

@@ -16,14 +16,32 @@
 #include "segue/runtime/Tensor/Tensor.h"
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <optional>
 #include <utility>
 
 namespace segue::python {
 
 /// Wraps memory of Python on `device`; the array lives as long as the tensor.
-/// Only a `writable` tensor may be bound as a parameter. Throws InvalidArgument
-/// for memory that is not the CPU's and element types that Segue lacks.
-Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable);
+/// Only a `writable` tensor may be bound as a parameter. An array in the memory of the GPU that
+/// `device` is waits for what `stream` has been given by now, a CUstream. Throws InvalidArgument
+/// for memory that is neither the CPU's nor the device's, and element types that Segue lacks.
+Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable,
+                 std::optional<uintptr_t> stream = std::nullopt);
+
+/// Returns the shape of an array, wherever it lies, and the name of its element type.
+nanobind::tuple describeArray(const nanobind::ndarray<nanobind::ro> &array);
+
+/// A tensor that is handed to others where it lies.
+struct TensorThere {
+  Tensor tensor;
+};
+
+/// Returns DLPack's type and number of the GPU that the tensor is on.
+nanobind::tuple deviceOfView(const Tensor &tensor);
+/// The tensor as an array where it lies, in the memory of a GPU. `stream` is DLPack's: what is
+/// given to it from now on waits for the tensor, and the tensor's memory for what it is given
+/// as long as the array lives. Throws InvalidArgument for tensors elsewhere.
+nanobind::ndarray<nanobind::array_api> viewOnDevice(const Tensor &tensor, std::optional<intptr_t> stream);
 
 /// Returns the bytes of the memory that tensors wrapped on `device` lie in; what several lie in
 /// counts once.

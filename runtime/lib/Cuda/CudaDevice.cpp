@@ -22,6 +22,7 @@
 #include "GpuFigures.h"
 #include "HostMemory.h"
 #include "Kernels.h"
+#include "LentMemory.h"
 #include "MappedMemory.h"
 #include "Relayout.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
@@ -70,8 +71,9 @@ public:
   std::span<const SpaceInfo> spaces() const override { return spaces_; }
   bool hasUnifiedMemory() const override { return false; }
   bool runsInline() const override { return false; }
-  bool computesOn(const void *address) const override { return dram_.holds(address); }
+  bool computesOn(const void *address) const override { return isOnDevice(address); }
   int threads() const override { return multiprocessors_; }
+  int number() const override { return context_->number(); }
   std::string kernelTarget() const override;
   uint64_t bytesForPrograms() const override { return products_.bytesToTake(); }
   std::optional<LinkSpeed> link() const override { return figures_.link; }
@@ -116,12 +118,23 @@ public:
   void launch(const Kernel &kernel, std::span<void *const> args, int64_t range, int64_t grain, int threads) override {
     kernels_.launch(streams_, static_cast<const CudaKernel &>(kernel), args, range, grain);
   }
+  void lendMemory(const void *data, uint64_t bytes) override { lent_.lend(data, bytes); }
+  void takeBackMemory(const void *data, uint64_t bytes) noexcept override { lent_.takeBack(data, bytes); }
+  uint64_t enqueueWaitForStream(void *stream) override {
+    dram_.settle();
+    return streams_.enqueueWaitFor(static_cast<CUstream>(stream));
+  }
+  void letStreamWait(void *stream, const Fence &fence) override {
+    streams_.letWait(static_cast<CUstream>(stream), fence);
+  }
+
   void call(std::function<void()> function) override { streams_.call(std::move(function)); }
   void stamp(const TimestampRef &stamp) override { streams_.stamp(stamp); }
   KernelRef makeKernel(const KernelSource &source) override;
   double seconds() const override { return Streams::seconds(); }
 
 private:
+  bool isOnDevice(const void *address) const { return dram_.holds(address) || lent_.holds(address); }
   void copyNow(std::byte *target, const std::byte *source, uint64_t bytes);
   void copyStaged(std::byte *target, const std::byte *source, uint64_t bytes);
   void giveCopy(std::byte *target, const std::byte *source, uint64_t bytes);
@@ -136,6 +149,7 @@ private:
   HostHeap heap_;
   PinnedMemory pinned_;
   MappedMemory dram_;
+  LentMemory lent_;
   HostWords words_;
   Kernels kernels_;
   BuiltinKernels builtin_;
@@ -188,7 +202,7 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
       pinned_(*context_, options.pinnedBytes),
       dram_(*context_, inChunks(options.dramBytes), [this](const Fence &fence) { return streams_.isPast(fence); }),
-      words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
+      lent_(*context_), words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
       products_(name_, builtin_, memory(), options.products), engine_(name_, builtin_, products_) {
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
   context_->use();
@@ -317,7 +331,7 @@ static CUdeviceptr onDevice(const std::byte *address) { return reinterpret_cast<
 /// any memory will do.
 void CudaDevice::giveCopy(std::byte *target, const std::byte *source, uint64_t bytes) {
   const Api &api = context_->api();
-  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  bool fromDevice = isOnDevice(source), toDevice = isOnDevice(target);
   streams_.give([&](CUstream stream) {
     if (fromDevice && toDevice)
       return context_->check(api.onDevice(onDevice(target), onDevice(source), bytes, stream), "cuMemcpyDtoDAsync",
@@ -343,7 +357,7 @@ void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t
     context_->check(context_->api().hostAlloc(&data, stagingBytes, 0), "cuMemHostAlloc", ErrorCode::DeviceOom);
     staging = static_cast<std::byte *>(data);
   }
-  bool toDevice = dram_.holds(target);
+  bool toDevice = isOnDevice(target);
   for (uint64_t done = 0; done < bytes; done += stagingBytes) {
     uint64_t part = std::min(stagingBytes, bytes - done);
     std::byte *to = target + done, *buffer = staging;
@@ -366,7 +380,7 @@ void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t
 void CudaDevice::copyNow(std::byte *target, const std::byte *source, uint64_t bytes) {
   if (!bytes)
     return;
-  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  bool fromDevice = isOnDevice(source), toDevice = isOnDevice(target);
   if (!fromDevice && !toDevice)
     return streams_.call([=] { std::memcpy(target, source, bytes); });
   const std::byte *host = fromDevice ? target : source;
@@ -380,7 +394,7 @@ void CudaDevice::copy(void *target, const void *source, uint64_t bytes, CopyTrie
 }
 
 void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
-  bool fromDevice = dram_.holds(source), toDevice = dram_.holds(target);
+  bool fromDevice = isOnDevice(source), toDevice = isOnDevice(target);
   if (fromDevice != toDevice)
     throw Error(ErrorCode::InvalidArgument, "device \"" + name_ +
                                                 "\": a relayout stays within one memory; copy between the host and "

@@ -75,6 +75,9 @@ enum : int {
   functionMaxThreads = 0,
   functionLocalBytes = 3,
   limitStackSize = 0,
+  pointerMemoryType = 2,
+  pointerDeviceOrdinal = 9,
+  memoryOfDevice = 2,
 };
 enum : unsigned { streamNonBlocking = 1, eventBlockingSync = 1, eventNoTiming = 2 };
 enum : int { captureRelaxed = 2 };
@@ -113,6 +116,7 @@ struct MemAccess {
   X(ctxGetLimit, cuCtxGetLimit, CUresult(size_t *, int))                                                               \
   X(priorityRange, cuCtxGetStreamPriorityRange, CUresult(int *, int *))                                                \
   X(memInfo, cuMemGetInfo_v2, CUresult(size_t *, size_t *))                                                            \
+  X(pointerAttribute, cuPointerGetAttribute, CUresult(void *, int, CUdeviceptr))                                       \
   X(hostAlloc, cuMemHostAlloc, CUresult(void **, size_t, unsigned))                                                    \
   X(hostFree, cuMemFreeHost, CUresult(void *))                                                                         \
   X(hostRegister, cuMemHostRegister_v2, CUresult(void *, size_t, unsigned))                                            \

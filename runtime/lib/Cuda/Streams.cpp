@@ -288,6 +288,51 @@ void Streams::call(std::function<void()> function) {
 }
 
 //===----------------------------------------------------------------------===//
+// Streams of others
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// An event that a stream waits for is used again when it has.
+class KeptEvent final : public Given {
+public:
+  explicit KeptEvent(EventRef event) : event_(std::move(event)) {}
+  void settle() override {}
+
+private:
+  EventRef event_;
+};
+} // namespace
+
+uint64_t Streams::enqueueWaitFor(CUstream other) {
+  Work work;
+  work.label = "another library";
+  work.run = [this, other] {
+    EventRef event = ends_.take();
+    context_.check(context_.api().eventRecord(event.get(), other), "cuEventRecord");
+    context_.check(context_.api().streamWaitEvent(openBody()->stream, event.get(), 0), "cuStreamWaitEvent");
+    keep(std::make_unique<KeptEvent>(std::move(event)));
+  };
+  return enqueue(Queue::Compute, {}, std::move(work));
+}
+
+void Streams::letWait(CUstream other, const Fence &fence) {
+  requireReached(fence, "a stream of another library");
+  context_.throwIfLost();
+  context_.use();
+  if (fence[Queue::Compute] > givenPosition_)
+    giveHeld();
+  std::vector<EventRef> events;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t queue = 0; queue < queueCount; ++queue)
+      if (uint64_t done = done_[queue].load(); fence.at[queue] > done)
+        events.push_back(entries_[queue][fence.at[queue] - done - 1].end);
+  }
+  for (const EventRef &event : events)
+    context_.check(context_.api().streamWaitEvent(other, event.get(), 0), "cuStreamWaitEvent");
+}
+
+//===----------------------------------------------------------------------===//
 // Rows
 //===----------------------------------------------------------------------===//
 

@@ -89,6 +89,8 @@ public:
   uint64_t enqueue(Queue queue, const Fence &after, Work work);
   /// Gives the entries that are held back. Any thread; does nothing in a body.
   void giveHeld();
+  uint64_t enqueueWaitFor(CUstream other);
+  void letWait(CUstream other, const Fence &fence);
   uint64_t position(Queue queue) const { return posted_[uint8_t(queue)].load(std::memory_order_acquire); }
   bool isDone(const Fence &fence);
   void wait(const Fence &fence) { waitFor(fence, std::numeric_limits<double>::infinity()); }

@@ -35,6 +35,18 @@ bool Device::waitFor(const Fence &fence, double) {
   return true;
 }
 
+void Device::lendMemory(const void *data, uint64_t bytes) {
+  throw Error(ErrorCode::InvalidArgument, "device \"" + name() + "\" has no memory that another library could have");
+}
+
+uint64_t Device::enqueueWaitForStream(void *stream) {
+  throw Error(ErrorCode::Unsupported, "device \"" + name() + "\" has no streams");
+}
+
+void Device::letStreamWait(void *stream, const Fence &fence) {
+  throw Error(ErrorCode::Unsupported, "device \"" + name() + "\" has no streams");
+}
+
 uint64_t Device::enqueueStamp(Queue queue, const Fence &after, TimestampRef stamp, std::string_view label) {
   return enqueue(queue, after, {[this, stamp = std::move(stamp)] { this->stamp(stamp); }, {}, label});
 }

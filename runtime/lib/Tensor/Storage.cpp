@@ -55,11 +55,13 @@ std::shared_ptr<Storage> Storage::allocate(DeviceRef device, Space space, uint64
 }
 
 std::shared_ptr<Storage> Storage::wrap(DeviceRef device, void *data, uint64_t bytes, std::function<void()> release,
-                                       bool writable) {
+                                       bool writable, Space space) {
+  if (space != Space::Host)
+    device->lendMemory(data, bytes);
   std::shared_ptr<Storage> storage(new Storage);
   storage->id_ = nextStorageId();
   storage->device_ = std::move(device);
-  storage->space_ = Space::Host;
+  storage->space_ = space;
   storage->bytes_ = bytes;
   storage->data_ = static_cast<std::byte *>(data);
   storage->external_ = true;
@@ -79,6 +81,8 @@ void Storage::free() noexcept {
       // The owner of the memory may do with it what he likes from here on.
       if (!uses_.empty())
         device_->wait(uses_);
+      if (space_ != Space::Host)
+        device_->takeBackMemory(data_, bytes_);
       release_();
       release_ = nullptr;
     }

@@ -42,9 +42,9 @@ Tensor Tensor::onHost(const DeviceRef &device, Shape shape, ElementType element)
 }
 
 Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::function<void()> release,
-                    bool writable) {
+                    bool writable, Space space) {
   desc.layout.offset = 0;
-  desc.layout.space = Space::Host;
+  desc.layout.space = space;
   desc.validate();
   uint64_t bytes = desc.spanBytes();
   if (!data && bytes)
@@ -55,7 +55,7 @@ Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::f
   if (desc.layout.alignment < (isRowStorage(desc.layout.storage) ? alignof(float) : byteSize(desc.element)))
     throw Error(ErrorCode::InvalidArgument, desc.str() + ": the pointer to wrap is not aligned to an element");
   Tensor tensor;
-  tensor.storage_ = Storage::wrap(device, data, bytes, std::move(release), writable);
+  tensor.storage_ = Storage::wrap(device, data, bytes, std::move(release), writable, space);
   tensor.descHash_ = desc.hash();
   tensor.desc_ = std::make_shared<const TensorDesc>(std::move(desc));
   return tensor;

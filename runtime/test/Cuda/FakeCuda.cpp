@@ -211,6 +211,19 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
   return success;
 }
 
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
+  ENTER(cuPointerGetAttribute);
+  auto mapping = mappings.find(address / chunk * chunk);
+  bool isPageLocked = isPinned(reinterpret_cast<void *>(address), 1);
+  if (mapping == mappings.end() && !isPageLocked)
+    return invalidValue;
+  if (attribute == pointerMemoryType)
+    *static_cast<unsigned *>(value) = isPageLocked ? 1 : memoryOfDevice;
+  else
+    *static_cast<int *>(value) = isPageLocked ? 0 : chunkDevices[mapping->second.handle]->number;
+  return success;
+}
+
 CUresult cuMemHostAlloc(void **data, size_t bytes, unsigned) {
   ENTER(cuMemHostAlloc);
   *data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

@@ -172,6 +172,9 @@ public:
   /// disk, or where the disk is what the link leads to.
   virtual std::optional<LinkSpeed> diskLink() const { return std::nullopt; }
 
+  /// Returns the number of the device among those of its kind, as other libraries count them.
+  virtual int number() const { return 0; }
+
   /// Returns the target of the compiler whose kernels the device runs: "x86-64-v3", "sm_90".
   virtual std::string kernelTarget() const;
 
@@ -227,6 +230,22 @@ public:
   uint64_t enqueueStamp(Queue queue, const Fence &after, TimestampRef stamp, std::string_view label = {});
   /// Appends an entry to `queue` that calls a host function when `after` is done. Returns its position.
   uint64_t enqueueCall(Queue queue, const Fence &after, std::function<void()> call, std::string_view label = {});
+
+  //===--------------------------------------------------------------------===//
+  // Beside another library that uses the same device
+  //===--------------------------------------------------------------------===//
+
+  /// Lets commands compute on memory of the device that is somebody else's and in no books,
+  /// until it is taken back. Throws InvalidArgument for other memory, and for all of it where
+  /// the device has none of its own. Any thread may call.
+  virtual void lendMemory(const void *data, uint64_t bytes);
+  virtual void takeBackMemory(const void *data, uint64_t bytes) noexcept {}
+
+  /// Appends an entry to the compute queue that waits for all that has been given to `stream`,
+  /// which is another library's (a CUstream). Throws Unsupported where there are no streams.
+  virtual uint64_t enqueueWaitForStream(void *stream);
+  /// Lets what is given to `stream` from now on wait for `fence`.
+  virtual void letStreamWait(void *stream, const Fence &fence);
 
   //===--------------------------------------------------------------------===//
   // What the bodies of work call

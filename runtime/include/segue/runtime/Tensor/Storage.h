@@ -82,9 +82,10 @@ public:
 
   /// Refers to memory of the caller without a copy. `release` is called once, on the thread
   /// that drops the last handle, and must not throw; until then the memory stays valid. If
-  /// it is not `writable`, no program writes it in place.
+  /// it is not `writable`, no program writes it in place. In device_dram the memory is lent to
+  /// the device (Device::lendMemory throws), and who wraps it says by addWrite what it waits for.
   static std::shared_ptr<Storage> wrap(DeviceRef device, void *data, uint64_t bytes, std::function<void()> release,
-                                       bool writable = true);
+                                       bool writable = true, Space space = Space::Host);
 
   Storage(const Storage &) = delete;
   Storage &operator=(const Storage &) = delete;

@@ -55,7 +55,7 @@ public:
   /// `data` is the first element. The alignment of the result is that of the
   /// pointer, whatever `desc` says, so that `submit` knows the truth.
   static Tensor wrap(const DeviceRef &device, TensorDesc desc, void *data, std::function<void()> release,
-                     bool writable = true);
+                     bool writable = true, Space space = Space::Host);
 
   /// Makes a tensor of `desc` in existing storage, from
   /// desc.layout.offset on. Throws InvalidArgument if it does not fit.
