@@ -195,16 +195,30 @@ GPU_FUNCTION void store(const Lines &to, const float (&sums)[passWidth / 8][4], 
   }
 }
 
-/// What a block does: 128 rows, or keys, of a head in a pass. Rows that see most keys come first with causal.
+/// What a block does: 128 rows, or keys, of a head in a pass, and those from `firstOfWarp` on are the warp's.
 struct Item {
-  int number, first, firstColumn;
+  Head head;
+  int number, first, firstOfWarp, firstColumn;
 };
 
 GPU_FUNCTION int blocksOf(int64_t extent) { return int((extent + blockRows - 1) / blockRows); }
 
-GPU_FUNCTION Item itemOf(int64_t item, int64_t extent, int passes, int passWidth, bool isReversed) {
-  int blocks = blocksOf(extent), pass = int(item % passes), at = int(item / passes % blocks);
-  return {int(item / passes / blocks), (isReversed ? blocks - 1 - at : at) * blockRows, pass * passWidth};
+/// Items in order, or those of a head from its end on: with causal its last rows see most keys, and come first.
+GPU_FUNCTION Item itemOf(const AttentionKernelArgs &args, int64_t item, int64_t extent, int passes, int passWidth,
+                         bool isReversed) {
+  int blocks = blocksOf(extent), heads = int(args.spec.forward.heads);
+  int pass = int(item % passes), at = int(item / passes % blocks), number = int(item / passes / blocks);
+  int first = (isReversed ? blocks - 1 - at : at) * blockRows;
+  return {{args, number / heads, number % heads}, number, first, first + int(gpu::warp()) * warpRows, pass * passWidth};
+}
+
+GPU_FUNCTION int64_t itemsOf(const AttentionSpec &spec, int64_t extent, int passes) {
+  return spec.batch * spec.heads * blocksOf(extent) * passes;
+}
+
+/// The keys that rows of a block see.
+GPU_FUNCTION int keysSeen(const AttentionSpec &spec, const Item &item) {
+  return spec.causal && item.first + blockRows < spec.keys ? item.first + blockRows : int(spec.keys);
 }
 
 /// Brings the tiles of keys and values from `firstKey` on to a stage. Where they lie is found anew, which takes fewer
@@ -223,13 +237,11 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
   GPU_SHARED Tiles<width> tiles;
   constexpr int passes = int(tensorPasses(width).rows), passWidth = width / passes, tileRows = Tiles<width>::rows;
   const AttentionSpec &spec = args.spec.forward;
-  int heads = int(spec.heads);
-  int64_t items = spec.batch * heads * blocksOf(spec.rows) * passes;
+  int64_t items = itemsOf(spec, spec.rows, passes);
   for (int64_t number = gpu::block(); number < items; number += gpu::blocks()) {
-    Item item = itemOf(number, spec.rows, passes, passWidth, spec.causal);
-    Head head{args, item.number / heads, item.number % heads};
-    int firstRow = item.first + int(gpu::warp()) * warpRows;
-    int seen = spec.causal && item.first + blockRows < spec.keys ? item.first + blockRows : int(spec.keys);
+    Item item = itemOf(args, number, spec.rows, passes, passWidth, spec.causal);
+    const Head &head = item.head;
+    int firstRow = item.firstOfWarp, seen = keysSeen(spec, item);
     int rows = int(spec.rows);
     auto operands = operandsOf(head);
     uint32_t q[width / 16][4];
@@ -296,13 +308,11 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
   GPU_SHARED Tiles<width> tiles;
   constexpr int passes = int(tensorPasses(width).rows), passWidth = width / passes, tileRows = Tiles<width>::rows;
   const AttentionSpec &spec = args.spec.forward;
-  int heads = int(spec.heads);
-  int64_t items = spec.batch * heads * blocksOf(spec.rows) * passes;
+  int64_t items = itemsOf(spec, spec.rows, passes);
   for (int64_t number = gpu::block(); number < items; number += gpu::blocks()) {
-    Item item = itemOf(number, spec.rows, passes, passWidth, spec.causal);
-    Head head{args, item.number / heads, item.number % heads};
-    int firstRow = item.first + int(gpu::warp()) * warpRows;
-    int seen = spec.causal && item.first + blockRows < spec.keys ? item.first + blockRows : int(spec.keys);
+    Item item = itemOf(args, number, spec.rows, passes, passWidth, spec.causal);
+    const Head &head = item.head;
+    int firstRow = item.firstOfWarp, seen = keysSeen(spec, item);
     auto operands = operandsOf(head);
     uint32_t q[width / 16][4], gradOut[width / 16][4];
     loadRows<width>(q, linesOf(operands.q, spec.dim), firstRow);
@@ -395,12 +405,11 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
   GPU_SHARED Tiles<width> tiles;
   GPU_SHARED RowNumbers<tileRows> numbers;
   const AttentionSpec &spec = args.spec.forward;
-  int heads = int(spec.heads);
-  int64_t items = spec.batch * heads * blocksOf(spec.keys) * passes;
+  int64_t items = itemsOf(spec, spec.keys, passes);
   for (int64_t number = gpu::block(); number < items; number += gpu::blocks()) {
-    Item item = itemOf(number, spec.keys, passes, passWidth, false);
-    Head head{args, item.number / heads, item.number % heads};
-    int firstKey = item.first + int(gpu::warp()) * warpRows;
+    Item item = itemOf(args, number, spec.keys, passes, passWidth, false);
+    const Head &head = item.head;
+    int firstKey = item.firstOfWarp;
     auto operands = operandsOf(head);
     Lines q = linesOf(operands.q, spec.dim), gradOut = linesOf(operands.gradOut, spec.dim),
           out = linesOf(operands.out, spec.dim);
