@@ -390,7 +390,7 @@ static void measureAttention() {
       forward.q = forward.k = forward.v = forward.out = strides;
       spec.gradOut = spec.gradQ = spec.gradK = spec.gradV = strides;
       uint64_t bytes = uint64_t(batch * heads * length * dim) * byteSize(element);
-      // Numbers between 0.5 and 1 of either sign: a GPU is faster on zeros.
+      // Numbers between -1 and 1: a GPU is faster on zeros.
       std::vector<std::byte> numbers(bytes);
       uint64_t random = 1;
       for (size_t i = 0; i < bytes / byteSize(element); ++i) {
