@@ -7,7 +7,7 @@
 //
 //   segue-cuda-driver [PART ...]
 //
-// The link, queues, launches, memory, products and errors of cuda:0 through the interface of
+// The link, queues, launches, memory, products, attention and errors of cuda:0 through the interface of
 // devices: a line of JSON per figure, with the names of the probe beside it (bench/cuda/probe)
 // where that measured the same. `lost` ends the GPU for this process and comes last.
 //
@@ -20,7 +20,9 @@
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -367,11 +369,73 @@ static void measureProducts() {
   }
 }
 
+/// Causal attention and its derivative in the shapes of bench/cuda/kernels/attention.py, and heads of 256 dims. Half of the
+/// products of all scores count as operations: two forward and five backward.
+static void measureAttention() {
+  constexpr struct {
+    int64_t batch, heads, length, dim;
+  } shapes[] = {{8, 12, 1024, 64}, {2, 16, 2048, 128}, {1, 16, 8192, 128}, {2, 8, 2048, 256}};
+  DeviceRef device = Device::open("cuda:0,dram=2GiB,pinned=64MiB");
+  for (ElementType element : {ElementType::bf16, ElementType::f16, ElementType::f32})
+    for (auto [batch, heads, length, dim] : shapes) {
+      if (element == ElementType::f32 && length > 1024)
+        continue;
+      AttentionGradSpec spec;
+      AttentionSpec &forward = spec.forward;
+      forward.batch = batch, forward.heads = heads, forward.rows = forward.keys = length, forward.dim = dim;
+      forward.element = element;
+      forward.causal = true;
+      forward.scale = 1 / std::sqrt(float(dim));
+      AttentionStrides strides{heads * length * dim, length * dim, dim, 1};
+      forward.q = forward.k = forward.v = forward.out = strides;
+      spec.gradOut = spec.gradQ = spec.gradK = spec.gradV = strides;
+      uint64_t bytes = uint64_t(batch * heads * length * dim) * byteSize(element);
+      // Numbers between -1 and 1: a GPU is faster on zeros.
+      std::vector<std::byte> numbers(bytes);
+      uint64_t random = 1;
+      for (size_t i = 0; i < bytes / byteSize(element); ++i) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        float value = std::ldexp(float(int64_t(random) >> 40), -23);
+        uint32_t bits = element == ElementType::f32    ? std::bit_cast<uint32_t>(value)
+                        : element == ElementType::bf16 ? floatToBf16(value)
+                                                       : floatToF16(value);
+        std::memcpy(&numbers[i * byteSize(element)], &bits, byteSize(element));
+      }
+      Block q(*device, Space::DeviceDram, bytes), k(*device, Space::DeviceDram, bytes),
+          v(*device, Space::DeviceDram, bytes), out(*device, Space::DeviceDram, bytes),
+          gradOut(*device, Space::DeviceDram, bytes), gradQ(*device, Space::DeviceDram, bytes),
+          gradK(*device, Space::DeviceDram, bytes), gradV(*device, Space::DeviceDram, bytes),
+          lse(*device, Space::DeviceDram, uint64_t(batch * heads * length) * 4);
+      for (Block *block : {&q, &k, &v, &gradOut})
+        device->copy(block->data(), numbers.data(), bytes);
+      auto plan = device->engine().planAttention(forward);
+      auto gradPlan = device->engine().planAttentionGrad(spec);
+      std::string shape = "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(length) +
+                          ", " + std::to_string(dim) + "] " + std::string(name(element));
+      double flops = double(batch * heads) * double(length) * double(length) * double(dim);
+      auto *sums = reinterpret_cast<float *>(lse.data());
+      auto measure = [&](const char *what, double products, const std::function<void()> &run) {
+        constexpr int count = 10;
+        double seconds = timed(*device, {Queue::Compute}, 5, [&](Queue) {
+          for (int i = 0; i < count; ++i)
+            run();
+        });
+        report(shape + what, seconds / count * 1e6, "us");
+        report(shape + what, products * flops * count / seconds * 1e-12, "TFLOP/s");
+      };
+      measure(", forward", 2, [&] { plan->run({q.data(), k.data(), v.data(), nullptr, out.data(), sums}); });
+      measure(", backward", 5, [&] {
+        gradPlan->run({q.data(), k.data(), v.data(), nullptr, out.data(), sums, gradOut.data(), gradQ.data(),
+                       gradK.data(), gradV.data()});
+      });
+    }
+}
+
 int main(int argc, char **argv) {
   useCuda();
   std::pair<const char *, void (*)()> parts[] = {
       {"link", measureLink}, {"queues", measureQueues}, {"memory", measureMemory},
-      {"products", measureProducts}, {"lost", measureLoss}};
+      {"products", measureProducts}, {"attention", measureAttention}, {"lost", measureLoss}};
   try {
     double begin = now();
     DeviceRef device = Device::open("cuda:0,dram=2MiB,pinned=1MiB"); // keeps the context

@@ -10,51 +10,114 @@
 
 namespace segue::inline runtime::cuda {
 
-/// The rows, or keys, that a block does at a time (Builtin/Attention.cu).
-static constexpr int64_t square = 32;
-
-static int64_t blocksOf(const AttentionSpec &spec, int64_t extent) {
-  return spec.batch * spec.heads * ((extent + square - 1) / square);
-}
-
 static void requireSmall(const std::string &device, const AttentionSpec &spec) {
-  constexpr int64_t most = (int64_t(1) << 31) - 1 - square;
+  constexpr int64_t most = (int64_t(1) << 31) - 1 - TensorAttention::blockRows;
   if (std::max({spec.rows, spec.keys, spec.dim, spec.batch, spec.heads}) > most || spec.batch * spec.heads > most)
     throw Error(ErrorCode::Unsupported, "device \"" + device + "\": attention over more than 2^31 rows, keys or heads");
 }
 
 namespace {
+/// Kernels for heads of some dims, and how they share the work.
+struct AttentionKernels {
+  int64_t width, blockRows;
+  TensorPasses passes;
+  Builtin rows, rowsGrad, keysGrad, valuesGrad;
+};
+
+/// For all that an attention may be (Builtin/Attention.cu).
+constexpr AttentionKernels anyKernels = {
+    0, 32, {1, 1, 0}, Builtin::attendRows, Builtin::attendRowsGrad, Builtin::attendKeysGrad, {}};
+
+/// On tensor cores, by rising width.
+constexpr AttentionKernels tensorKernels(int64_t width, Builtin rows, Builtin rowsGrad, Builtin keysGrad,
+                                         Builtin valuesGrad = {}) {
+  return {width, TensorAttention::blockRows, tensorPasses(width), rows, rowsGrad, keysGrad, valuesGrad};
+}
+constexpr AttentionKernels bf16Kernels[] = {
+    tensorKernels(64, Builtin::attendRowsBf16x64, Builtin::attendRowsGradBf16x64, Builtin::attendKeysGradBf16x64),
+    tensorKernels(128, Builtin::attendRowsBf16x128, Builtin::attendRowsGradBf16x128, Builtin::attendKeysGradBf16x128,
+                  Builtin::attendValuesGradBf16x128),
+    tensorKernels(256, Builtin::attendRowsBf16x256, Builtin::attendRowsGradBf16x256, Builtin::attendKeysGradBf16x256,
+                  Builtin::attendValuesGradBf16x256)};
+constexpr AttentionKernels f16Kernels[] = {
+    tensorKernels(64, Builtin::attendRowsF16x64, Builtin::attendRowsGradF16x64, Builtin::attendKeysGradF16x64),
+    tensorKernels(128, Builtin::attendRowsF16x128, Builtin::attendRowsGradF16x128, Builtin::attendKeysGradF16x128,
+                  Builtin::attendValuesGradF16x128),
+    tensorKernels(256, Builtin::attendRowsF16x256, Builtin::attendRowsGradF16x256, Builtin::attendKeysGradF16x256,
+                  Builtin::attendValuesGradF16x256)};
+
+/// Whether rows of a head begin at multiples of what the kernels on tensor cores read at once.
+bool isAligned(const AttentionStrides &strides) {
+  return std::all_of(strides.begin(), strides.begin() + 3,
+                     [](int64_t stride) { return stride % TensorAttention::multiple == 0; });
+}
+bool isAligned(std::initializer_list<const void *> addresses) {
+  return std::ranges::all_of(addresses, [](const void *address) {
+    return reinterpret_cast<uintptr_t>(address) % (2 * TensorAttention::multiple) == 0;
+  });
+}
+
+/// Returns the kernels for a spec whose operands begin at multiples of 16 bytes.
+const AttentionKernels &kernelsFor(const AttentionSpec &spec, std::initializer_list<AttentionStrides> gradStrides) {
+  bool isHalf = spec.element == ElementType::bf16 || spec.element == ElementType::f16;
+  if (!isHalf || spec.dim > TensorAttention::mostDims || spec.dim % TensorAttention::multiple != 0)
+    return anyKernels;
+  for (const AttentionStrides &strides : {spec.q, spec.k, spec.v, spec.out})
+    if (!isAligned(strides))
+      return anyKernels;
+  for (const AttentionStrides &strides : gradStrides)
+    if (!isAligned(strides))
+      return anyKernels;
+  const auto &kernels = spec.element == ElementType::bf16 ? bf16Kernels : f16Kernels;
+  return *std::ranges::find_if(kernels, [&](const AttentionKernels &each) { return spec.dim <= each.width; });
+}
+
+int64_t blocksOf(const AttentionSpec &spec, const AttentionKernels &kernels, int64_t extent, int64_t passes) {
+  return spec.batch * spec.heads * ((extent - 1) / kernels.blockRows + 1) * passes * (extent > 0);
+}
+
 class KernelAttention final : public AttentionPlan {
 public:
-  KernelAttention(BuiltinKernels &kernels, const AttentionSpec &spec) : kernels_(kernels), spec_(spec) {}
+  KernelAttention(BuiltinKernels &kernels, const AttentionSpec &spec)
+      : kernels_(kernels), spec_(spec), chosen_(kernelsFor(spec, {})) {}
 
   void run(const AttentionArgs &args) const override {
+    const AttentionKernels &chosen = isAligned({args.q, args.k, args.v, args.out}) ? chosen_ : anyKernels;
     AttentionKernelArgs given{.q = args.q, .k = args.k, .v = args.v, .mask = args.mask, .out = args.out,
                               .lse = args.lse, .spec = {.forward = spec_}};
-    kernels_.launch(Builtin::attendRows, given, blocksOf(spec_, spec_.rows), 1);
+    kernels_.launch(chosen.rows, given, blocksOf(spec_, chosen, spec_.rows, chosen.passes.rows), 1);
   }
 
 private:
   BuiltinKernels &kernels_;
   AttentionSpec spec_;
+  const AttentionKernels &chosen_;
 };
 
 class KernelAttentionGrad final : public AttentionGradPlan {
 public:
-  KernelAttentionGrad(BuiltinKernels &kernels, const AttentionGradSpec &spec) : kernels_(kernels), spec_(spec) {}
+  KernelAttentionGrad(BuiltinKernels &kernels, const AttentionGradSpec &spec)
+      : kernels_(kernels), spec_(spec),
+        chosen_(kernelsFor(spec.forward, {spec.gradOut, spec.gradQ, spec.gradK, spec.gradV})) {}
 
   void run(const AttentionGradArgs &args) const override {
+    bool isWide = isAligned({args.q, args.k, args.v, args.out, args.gradOut, args.gradQ, args.gradK, args.gradV});
+    const AttentionKernels &chosen = isWide ? chosen_ : anyKernels;
+    const AttentionSpec &spec = spec_.forward;
     AttentionKernelArgs given{.q = args.q, .k = args.k, .v = args.v, .mask = args.mask,
                               .out = const_cast<void *>(args.out), .lse = const_cast<float *>(args.lse),
                               .gradOut = args.gradOut, .gradQ = args.gradQ, .gradK = args.gradK,
                               .gradV = args.gradV, .spec = spec_};
-    kernels_.launch(Builtin::attendRowsGrad, given, blocksOf(spec_.forward, spec_.forward.rows), 1);
-    kernels_.launch(Builtin::attendKeysGrad, given, blocksOf(spec_.forward, spec_.forward.keys), 1);
+    kernels_.launch(chosen.rowsGrad, given, blocksOf(spec, chosen, spec.rows, chosen.passes.rows), 1);
+    kernels_.launch(chosen.keysGrad, given, blocksOf(spec, chosen, spec.keys, chosen.passes.keys), 1);
+    if (chosen.passes.values)
+      kernels_.launch(chosen.valuesGrad, given, blocksOf(spec, chosen, spec.keys, chosen.passes.values), 1);
   }
 
 private:
   BuiltinKernels &kernels_;
   AttentionGradSpec spec_;
+  const AttentionKernels &chosen_;
 };
 } // namespace
 

@@ -5,7 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Plans of attention for a GPU without a library (Builtin/Attention.cu).
+// Plans of attention for a GPU without a library: on tensor cores for bf16 and f16
+// (Builtin/TensorAttention.h), and in f32 for all else (Builtin/Attention.cu).
 //
 //===----------------------------------------------------------------------===//
 

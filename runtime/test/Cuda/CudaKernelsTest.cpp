@@ -201,7 +201,112 @@ float numberAt(const std::vector<std::byte> &data, ElementType type, size_t inde
 }
 } // namespace
 
-TEST_P(CudaKernelsTest, AttendsAsTheCpuDoes) {
+namespace {
+/// What an attention and its derivative are given and leave.
+struct AttentionData {
+  std::vector<std::byte> q, k, v, mask, out, gradOut, gradQ, gradK, gradV;
+  std::vector<float> lse;
+};
+
+/// Operands whose scores have a deviation of `spread` or so, with a row of the mask that sees nothing.
+AttentionData dataOf(const AttentionCase &c, const AttentionGradSpec &spec, float spread) {
+  int64_t many = c.headsInside ? 3 : 1, rowCount = many * c.batch * c.heads * c.rows * c.dim,
+          keyCount = many * c.batch * c.heads * c.keys * c.dim;
+  int64_t maskCount = c.mask == MaskKind::none ? 1 : (c.maskRepeats ? 1 : c.batch * c.heads) * c.rows * c.keys;
+  AttentionData data;
+  data.q = normals(c.type, rowCount, 1, spread);
+  data.k = normals(c.type, keyCount, 2, spread);
+  data.v = normals(c.type, keyCount, 3);
+  data.mask = normals(spec.forward.maskElement, maskCount, 4);
+  data.gradOut = normals(c.type, rowCount, 5);
+  if (c.mask == MaskKind::keep)
+    std::fill_n(data.mask.begin(), c.keys, std::byte(0));
+  data.out = data.gradQ = std::vector<std::byte>(data.q.size());
+  data.gradK = data.gradV = std::vector<std::byte>(data.k.size());
+  data.lse.resize(size_t(c.batch * c.heads * c.rows));
+  return data;
+}
+
+/// How far numbers of `found` are from those of `wanted`, as a part of the largest, or of 1.
+float distance(ElementType type, const std::vector<std::byte> &found, const std::vector<std::byte> &wanted) {
+  float largest = 1, most = 0;
+  for (size_t i = 0; i < wanted.size() / byteSize(type); ++i) {
+    float a = numberAt(found, type, i), b = numberAt(wanted, type, i);
+    largest = std::max(largest, std::fabs(b));
+    most = a == b ? most : std::isnan(a) || std::isnan(b) ? INFINITY : std::max(most, std::fabs(a - b));
+  }
+  return most / largest;
+}
+
+void expectNear(ElementType type, const AttentionData &found, const AttentionData &wanted) {
+  float tolerance = type == ElementType::f32 ? 2e-5f : type == ElementType::bf16 ? 0.02f : 3e-3f;
+  EXPECT_LE(distance(type, found.out, wanted.out), tolerance);
+  EXPECT_LE(distance(type, found.gradQ, wanted.gradQ), tolerance);
+  EXPECT_LE(distance(type, found.gradK, wanted.gradK), tolerance);
+  EXPECT_LE(distance(type, found.gradV, wanted.gradV), tolerance);
+  for (size_t i = 0; i < wanted.lse.size(); ++i)
+    ASSERT_TRUE(found.lse[i] == wanted.lse[i] ||
+                std::fabs(found.lse[i] - wanted.lse[i]) < 2e-5f * std::max(1.0f, std::fabs(wanted.lse[i])))
+        << i << ": " << found.lse[i] << ", " << wanted.lse[i];
+}
+
+std::string describe(const AttentionCase &c) {
+  return std::to_string(c.batch) + " x " + std::to_string(c.heads) + ", " + std::to_string(c.rows) + " x " +
+         std::to_string(c.keys) + " x " + std::to_string(c.dim) + ", causal " + std::to_string(c.causal) + ", mask " +
+         std::to_string(int(c.mask)) + ", " + std::string(name(c.type));
+}
+
+class CudaAttentionTest : public CudaKernelsTest {
+protected:
+  /// Attends on the device, all operands but `lse` `shift` bytes behind where a block begins.
+  AttentionData attend(const AttentionGradSpec &spec, const AttentionData &data, size_t shift = 0) {
+    auto shifted = [&](const std::vector<std::byte> &bytes) {
+      std::vector<std::byte> all(shift);
+      all.insert(all.end(), bytes.begin(), bytes.end());
+      return onDevice(all);
+    };
+    Tensor q = shifted(data.q), k = shifted(data.k), v = shifted(data.v), mask = shifted(data.mask),
+           out = shifted(data.out), gradOut = shifted(data.gradOut), gradQ = shifted(data.gradQ),
+           gradK = shifted(data.gradK), gradV = shifted(data.gradV), lse = onDevice(data.lse);
+    const void *maskAt = spec.forward.mask == MaskKind::none ? nullptr : mask.bytes() + shift;
+    auto forward = device->engine().planAttention(spec.forward);
+    auto backward = device->engine().planAttentionGrad(spec);
+    runInBody([&] {
+      forward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, out.bytes() + shift,
+                    lse.data<float>()});
+      backward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, out.bytes() + shift,
+                     lse.data<float>(), gradOut.bytes() + shift, gradQ.bytes() + shift, gradK.bytes() + shift,
+                     gradV.bytes() + shift});
+    });
+    auto unshifted = [&](const Tensor &tensor) {
+      std::vector<std::byte> bytes = read<std::byte>(tensor);
+      bytes.erase(bytes.begin(), bytes.begin() + ptrdiff_t(shift));
+      return bytes;
+    };
+    AttentionData found = data;
+    found.out = unshifted(out);
+    found.gradQ = unshifted(gradQ);
+    found.gradK = unshifted(gradK);
+    found.gradV = unshifted(gradV);
+    found.lse = read<float>(lse);
+    return found;
+  }
+
+  AttentionData attendOnCpu(const AttentionGradSpec &spec, AttentionData data) {
+    const void *mask = spec.forward.mask == MaskKind::none ? nullptr : data.mask.data();
+    cpu->engine().planAttention(spec.forward)->run(
+        {data.q.data(), data.k.data(), data.v.data(), mask, data.out.data(), data.lse.data()});
+    cpu->engine().planAttentionGrad(spec)->run({data.q.data(), data.k.data(), data.v.data(), mask, data.out.data(),
+                                                data.lse.data(), data.gradOut.data(), data.gradQ.data(),
+                                                data.gradK.data(), data.gradV.data()});
+    return data;
+  }
+};
+} // namespace
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttentionTest, testing::Values(cudaSpecs().front()));
+
+TEST_P(CudaAttentionTest, AttendsAsTheCpuDoes) {
   const AttentionCase cases[] = {
       {1, 1, 1, 1, 1},
       {2, 3, 33, 65, 20},
@@ -209,57 +314,140 @@ TEST_P(CudaKernelsTest, AttendsAsTheCpuDoes) {
       {1, 1, 5, 40, 130, true, MaskKind::none, ElementType::f32, true},
       {1, 2, 40, 34, 300, false, MaskKind::add},
       {2, 2, 34, 33, 16, true, MaskKind::keep, ElementType::f32, true, true},
-      {1, 2, 48, 48, 32, true, MaskKind::none, ElementType::bf16, true},
-      {1, 2, 17, 35, 72, false, MaskKind::keep, ElementType::f16},
+      {1, 2, 48, 48, 33, true, MaskKind::none, ElementType::bf16, true},
+      {1, 2, 17, 35, 71, false, MaskKind::keep, ElementType::f16},
       {1, 1, 3, 0, 8},
-      {1, 2, 64, 20, 24, true, MaskKind::add, ElementType::bf16, false, true},
+      {1, 2, 64, 20, 264, true, MaskKind::add, ElementType::bf16, false, true},
   };
   for (const AttentionCase &c : cases) {
-    SCOPED_TRACE(testing::Message() << c.batch << " x " << c.heads << ", " << c.rows << " x " << c.keys << " x " << c.dim
-                                    << ", causal " << c.causal << ", mask " << int(c.mask) << ", " << name(c.type));
+    SCOPED_TRACE(describe(c));
     AttentionGradSpec spec = specOf(c);
     ASSERT_EQ(spec.findProblem(), "");
-    int64_t many = c.headsInside ? 3 : 1, rowCount = many * c.batch * c.heads * c.rows * c.dim,
-            keyCount = many * c.batch * c.heads * c.keys * c.dim;
-    int64_t maskCount = c.mask == MaskKind::none ? 1 : (c.maskRepeats ? 1 : c.batch * c.heads) * c.rows * c.keys;
-    // Large scores, and a row of the mask that sees nothing.
-    std::vector<std::byte> q = normals(c.type, rowCount, 1, 2), k = normals(c.type, keyCount, 2, 2),
-                           v = normals(c.type, keyCount, 3), mask = normals(spec.forward.maskElement, maskCount, 4),
-                           gradOut = normals(c.type, rowCount, 5), zerosRow(q.size()), zerosKey(k.size());
-    if (c.mask == MaskKind::keep)
-      std::fill_n(mask.begin(), c.keys, std::byte(0));
-    std::vector<std::byte> out = zerosRow, gradQ = zerosRow, gradK = zerosKey, gradV = zerosKey;
-    std::vector<float> lse(size_t(c.batch * c.heads * c.rows));
-    Tensor qt = onDevice(q), kt = onDevice(k), vt = onDevice(v), maskT = onDevice(mask), outT = onDevice(out), lseT = onDevice(lse),
-           gradOutT = onDevice(gradOut), gradQT = onDevice(gradQ), gradKT = onDevice(gradK), gradVT = onDevice(gradV);
-    bool masks = c.mask != MaskKind::none;
-    auto forward = device->engine().planAttention(spec.forward);
-    auto backward = device->engine().planAttentionGrad(spec);
-    runInBody([&] {
-      forward->run({qt.bytes(), kt.bytes(), vt.bytes(), masks ? maskT.bytes() : nullptr, outT.bytes(), lseT.data<float>()});
-      backward->run({qt.bytes(), kt.bytes(), vt.bytes(), masks ? maskT.bytes() : nullptr, outT.bytes(), lseT.data<float>(),
-                     gradOutT.bytes(), gradQT.bytes(), gradKT.bytes(), gradVT.bytes()});
-    });
-    const void *maskAt = masks ? mask.data() : nullptr;
-    cpu->engine().planAttention(spec.forward)->run({q.data(), k.data(), v.data(), maskAt, out.data(), lse.data()});
-    cpu->engine().planAttentionGrad(spec)->run({q.data(), k.data(), v.data(), maskAt, out.data(), lse.data(), gradOut.data(),
-                                                gradQ.data(), gradK.data(), gradV.data()});
-    auto near = [&](const char *what, const std::vector<std::byte> &found, const std::vector<std::byte> &wanted) {
-      ASSERT_EQ(found.size(), wanted.size());
-      float largest = 0, tolerance = c.type == ElementType::f32 ? 2e-5f : c.type == ElementType::bf16 ? 0.02f : 3e-3f;
-      for (size_t i = 0; i < wanted.size() / byteSize(c.type); ++i)
-        largest = std::max(largest, std::fabs(numberAt(wanted, c.type, i)));
-      for (size_t i = 0; i < wanted.size() / byteSize(c.type); ++i)
-        ASSERT_NEAR(numberAt(found, c.type, i), numberAt(wanted, c.type, i), tolerance * std::max(largest, 1.0f)) << what << " " << i;
+    AttentionData data = dataOf(c, spec, 2);
+    expectNear(c.type, attend(spec, data), attendOnCpu(spec, data));
+  }
+}
+
+// Every width of the kernels in both types, every kind of mask, lengths that are no multiples of tiles, of blocks or of
+// the 16 rows of a warp, and of 1. The kernels for any strides, which run where operands begin at an odd address, agree
+// too, with other bits: they do not round weights.
+TEST_P(CudaAttentionTest, AttendsOnTensorCoresAsTheCpuAndOtherKernelsDo) {
+  constexpr ElementType bf16 = ElementType::bf16, f16 = ElementType::f16;
+  const AttentionCase cases[] = {
+      {1, 1, 1, 1, 16, false, MaskKind::none, bf16},
+      {1, 2, 130, 130, 64, true, MaskKind::none, bf16, true},
+      {2, 1, 128, 192, 64, false, MaskKind::none, f16},
+      {1, 1, 64, 90, 64, false, MaskKind::none, bf16},
+      {1, 1, 90, 64, 128, false, MaskKind::none, f16},
+      {1, 2, 33, 200, 40, true, MaskKind::keep, f16, true},
+      {1, 1, 200, 70, 24, true, MaskKind::add, bf16, false, true},
+      {1, 2, 145, 67, 48, false, MaskKind::keep, bf16, true, true},
+      {1, 1, 64, 0, 32, false, MaskKind::none, bf16},
+      {1, 2, 150, 97, 128, true, MaskKind::none, f16, true},
+      {1, 1, 40, 133, 72, false, MaskKind::add, bf16},
+      {2, 1, 17, 33, 96, false, MaskKind::keep, f16, true},
+      {1, 1, 131, 131, 128, true, MaskKind::none, bf16},
+      {1, 1, 20, 40, 256, true, MaskKind::none, bf16, true},
+      {1, 1, 35, 18, 136, false, MaskKind::add, f16},
+      {1, 1, 18, 35, 200, true, MaskKind::keep, bf16, false, true},
+      {1, 1, 1, 50, 256, false, MaskKind::none, f16},
+  };
+  int others = 0;
+  for (AttentionCase c : cases) {
+    SCOPED_TRACE(describe(c));
+    AttentionGradSpec spec = specOf(c);
+    ASSERT_EQ(spec.findProblem(), "");
+    // Rows in which all keys have some weight, so that one too many shows, and those in which one has it all.
+    for (float spread : {0.3f, 2.0f}) {
+      AttentionData data = dataOf(c, spec, spread), found = attend(spec, data);
+      expectNear(c.type, found, attendOnCpu(spec, data));
+      AttentionData again = attend(spec, data), other = attend(spec, data, 2);
+      EXPECT_TRUE(found.out == again.out && found.gradQ == again.gradQ && found.gradK == again.gradK &&
+                  found.gradV == again.gradV && found.lse == again.lse);
+      expectNear(c.type, found, other);
+      others += found.out != other.out || found.gradV != other.gradV;
+    }
+  }
+  EXPECT_GT(others, 20);
+}
+
+// Blocks go on to what is left: the last tiles of one head may not be written over by the first of the next.
+TEST_P(CudaAttentionTest, BlocksOnTensorCoresGoOnToOtherHeads) {
+  for (int64_t dim : {16, 128}) {
+    AttentionCase c{50, 6, 20, 20, dim, true, MaskKind::none, ElementType::bf16};
+    AttentionGradSpec spec = specOf(c);
+    AttentionData data = dataOf(c, spec, 1);
+    expectNear(c.type, attend(spec, data), attendOnCpu(spec, data));
+  }
+}
+
+// As grouped queries may lie: two heads read the keys and values of one.
+TEST_P(CudaAttentionTest, HeadsOnTensorCoresMayShareKeys) {
+  AttentionCase c{1, 2, 70, 90, 64, true, MaskKind::none, ElementType::bf16};
+  AttentionGradSpec spec = specOf(c);
+  spec.forward.k[1] = spec.forward.v[1] = 0;
+  ASSERT_EQ(spec.findProblem(), "");
+  AttentionData data = dataOf(c, spec, 1);
+  expectNear(c.type, attend(spec, data), attendOnCpu(spec, data));
+}
+
+// Masks that add minus infinity, to whole rows too; scores of thousands; and a NaN, which stays in its row.
+TEST_P(CudaAttentionTest, TensorCoresKeepExtremeScores) {
+  for (ElementType type : {ElementType::bf16, ElementType::f16})
+    for (int64_t dim : {64, 128, 256}) {
+      AttentionCase c{1, 1, 20, 70, dim, false, MaskKind::add, type};
+      AttentionGradSpec spec = specOf(c);
+      AttentionData data = dataOf(c, spec, 12);
+      bool isBf16 = type == ElementType::bf16;
+      uint16_t infinity = isBf16 ? 0xff80 : 0xfc00, nan = isBf16 ? 0x7fc0 : 0x7e00;
+      auto set = [&](std::vector<std::byte> &bytes, int64_t at, uint16_t bits) {
+        std::memcpy(&bytes[size_t(at) * 2], &bits, 2);
+      };
+      for (int64_t key = 0; key < c.keys; ++key) {
+        set(data.mask, 3 * c.keys + key, infinity);
+        if (key % 3)
+          set(data.mask, 5 * c.keys + key, infinity);
+      }
+      AttentionData found = attend(spec, data);
+      expectNear(c.type, found, attendOnCpu(spec, data));
+      EXPECT_EQ(found.lse[3], -INFINITY);
+      for (int64_t i = 0; i < dim; ++i)
+        EXPECT_EQ(numberAt(found.out, type, size_t(3 * dim + i)), 0.0f);
+      set(data.q, 7 * dim, nan);
+      found = attend(spec, data);
+      for (int64_t row = 0; row < c.rows; ++row)
+        EXPECT_EQ(std::isnan(numberAt(found.out, type, size_t(row * dim))), row == 7) << row;
+    }
+}
+
+// What docs/cuda.md says of errors: against the same attention in f32, of numbers as they are after a layer norm.
+TEST_P(CudaAttentionTest, TensorCoresAreAsCloseToF32AsTheirTypeAllows) {
+  for (auto [type, most] : {std::pair(ElementType::bf16, 4e-3f), {ElementType::f16, 6e-4f}}) {
+    AttentionCase c{1, 2, 256, 256, 64, true, MaskKind::none, type};
+    AttentionGradSpec spec = specOf(c);
+    spec.forward.scale = 0.125f;
+    AttentionData data = dataOf(c, spec, 1), found = attend(spec, data);
+    spec.forward.element = ElementType::f32;
+    auto widened = [&](std::vector<std::byte> &bytes) {
+      std::vector<std::byte> wide(2 * bytes.size());
+      for (size_t i = 0; i < bytes.size() / 2; ++i) {
+        float value = numberAt(bytes, type, i);
+        std::memcpy(&wide[4 * i], &value, 4);
+      }
+      bytes = std::move(wide);
     };
-    near("out", read<std::byte>(outT), out);
-    std::vector<float> lseFound = read<float>(lseT);
-    for (size_t i = 0; i < lse.size(); ++i)
-      ASSERT_TRUE(lseFound[i] == lse[i] || std::fabs(lseFound[i] - lse[i]) < 2e-5f * std::max(1.0f, std::fabs(lse[i])))
-          << i << ": " << lseFound[i] << ", " << lse[i];
-    near("gradQ", read<std::byte>(gradQT), gradQ);
-    near("gradK", read<std::byte>(gradKT), gradK);
-    near("gradV", read<std::byte>(gradVT), gradV);
+    for (auto bytes : {&data.q, &data.k, &data.v, &data.out, &data.gradOut, &data.gradQ, &data.gradK, &data.gradV})
+      widened(*bytes);
+    AttentionData wanted = attend(spec, data);
+    for (auto [what, bytes, exact] : {std::tuple("out", &found.out, &wanted.out),
+                                      {"gradQ", &found.gradQ, &wanted.gradQ},
+                                      {"gradK", &found.gradK, &wanted.gradK},
+                                      {"gradV", &found.gradV, &wanted.gradV}}) {
+      widened(*bytes);
+      float far = distance(ElementType::f32, *bytes, *exact);
+      RecordProperty(std::string(name(type)) + "." + what, std::to_string(far));
+      EXPECT_LT(far, most) << what;
+    }
   }
 }
 

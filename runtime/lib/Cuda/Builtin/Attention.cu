@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What Attention.h says, for any extents and strides and all its types, in f32. Scores are
-// never whole: a block takes a square of them at a time and carries the largest score and
+// What Attention.h says, for any extents and strides and all its types, in f32; operands of
+// bf16 and f16 have faster kernels (TensorAttention.h) if a head has 256 dims or less. Scores
+// are never whole: a block takes a square of them at a time and carries the largest score and
 // the sum of each row on (Dao et al., arXiv:2205.14135). The derivative has no atomics: one
 // kernel sums over keys for dq, the other over rows for dk and dv, and both compute the
 // scores again.
@@ -18,9 +19,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Numbers.h"
-
-#include "BuiltinArgs.h"
+#include "AttentionParts.h"
 
 using namespace segue;
 using namespace segue::cuda;
@@ -33,14 +32,6 @@ constexpr int columnThreads = 16, chunkColumns = chunk / columnThreads;
 /// threads that walk down a column on different banks.
 struct Tiles {
   float a[square][chunk + 1], b[square][chunk + 1], weights[square][square + 1];
-};
-
-/// The rows of an operand of one head: its first element, and the elements from row to row.
-/// Rows from `count` on are zeros.
-struct Rows {
-  std::byte *data;
-  int64_t step;
-  int count;
 };
 
 /// Sums of a thread over its two rows and the columns of a pass.
@@ -157,45 +148,6 @@ GPU_FUNCTION float largestOfRow(float value) {
   for (int distance = columnThreads / 2; distance; distance /= 2)
     value = gpu::larger(value, gpu::floatOf(gpu::shuffle(gpu::bitsOf(value), distance)));
   return value;
-}
-
-/// One head, by its number.
-struct Head {
-  const AttentionKernelArgs &args;
-  int batch, head;
-};
-
-GPU_FUNCTION Rows rowsOf(const Head &head, const void *data, const AttentionStrides &strides, int64_t count) {
-  int64_t first = head.batch * strides[0] + head.head * strides[1];
-  int64_t bytes = head.args.spec.forward.element == ElementType::f32 ? 4 : 2;
-  return {static_cast<std::byte *>(const_cast<void *>(data)) + first * bytes, strides[2], int(count)};
-}
-
-/// The operands of a head, as attendRows reads them and their derivatives do.
-struct Operands {
-  Rows q, k, v, out, gradOut;
-};
-
-GPU_FUNCTION Operands operandsOf(const Head &head) {
-  const AttentionSpec &spec = head.args.spec.forward;
-  return {rowsOf(head, head.args.q, spec.q, spec.rows), rowsOf(head, head.args.k, spec.k, spec.keys),
-          rowsOf(head, head.args.v, spec.v, spec.keys), rowsOf(head, head.args.out, spec.out, spec.rows),
-          rowsOf(head, head.args.gradOut, head.args.spec.gradOut, spec.rows)};
-}
-
-/// The score of a product, scaled and masked; minus infinity where the row does not see the key.
-GPU_FUNCTION float scoreOf(const Head &head, float product, int row, int key) {
-  const AttentionSpec &spec = head.args.spec.forward;
-  if (row >= spec.rows || key >= spec.keys || (spec.causal && key > row))
-    return -gpu::infinity;
-  float score = product * spec.scale;
-  if (spec.mask == MaskKind::none)
-    return score;
-  int64_t at = head.batch * spec.maskStrides[0] + head.head * spec.maskStrides[1] + row * spec.maskStrides[2] +
-               key * spec.maskStrides[3];
-  if (spec.mask == MaskKind::add)
-    return score + gpu::element(head.args.mask, spec.maskElement, at);
-  return static_cast<const uint8_t *>(head.args.mask)[at] ? score : -gpu::infinity;
 }
 
 /// exp(score - base), and 0 for what a row does not see, also where it sees nothing.

@@ -32,6 +32,28 @@ namespace segue::inline runtime::cuda {
   X(Attention, attendRows, AttentionKernelArgs, 10)                                                                    \
   X(Attention, attendRowsGrad, AttentionKernelArgs, 10)                                                                \
   X(Attention, attendKeysGrad, AttentionKernelArgs, 10)                                                                \
+  X(AttentionBf16x64, attendRowsBf16x64, AttentionKernelArgs, 10)                                                      \
+  X(AttentionBf16x64, attendRowsGradBf16x64, AttentionKernelArgs, 10)                                                  \
+  X(AttentionBf16x64, attendKeysGradBf16x64, AttentionKernelArgs, 10)                                                  \
+  X(AttentionBf16x128, attendRowsBf16x128, AttentionKernelArgs, 10)                                                    \
+  X(AttentionBf16x128, attendRowsGradBf16x128, AttentionKernelArgs, 10)                                                \
+  X(AttentionBf16x128, attendKeysGradBf16x128, AttentionKernelArgs, 10)                                                \
+  X(AttentionBf16x128, attendValuesGradBf16x128, AttentionKernelArgs, 10)                                              \
+  X(AttentionBf16x256, attendRowsBf16x256, AttentionKernelArgs, 10)                                                    \
+  X(AttentionBf16x256, attendRowsGradBf16x256, AttentionKernelArgs, 10)                                                \
+  X(AttentionBf16x256, attendKeysGradBf16x256, AttentionKernelArgs, 10)                                                \
+  X(AttentionBf16x256, attendValuesGradBf16x256, AttentionKernelArgs, 10)                                              \
+  X(AttentionF16x64, attendRowsF16x64, AttentionKernelArgs, 10)                                                        \
+  X(AttentionF16x64, attendRowsGradF16x64, AttentionKernelArgs, 10)                                                    \
+  X(AttentionF16x64, attendKeysGradF16x64, AttentionKernelArgs, 10)                                                    \
+  X(AttentionF16x128, attendRowsF16x128, AttentionKernelArgs, 10)                                                      \
+  X(AttentionF16x128, attendRowsGradF16x128, AttentionKernelArgs, 10)                                                  \
+  X(AttentionF16x128, attendKeysGradF16x128, AttentionKernelArgs, 10)                                                  \
+  X(AttentionF16x128, attendValuesGradF16x128, AttentionKernelArgs, 10)                                                \
+  X(AttentionF16x256, attendRowsF16x256, AttentionKernelArgs, 10)                                                      \
+  X(AttentionF16x256, attendRowsGradF16x256, AttentionKernelArgs, 10)                                                  \
+  X(AttentionF16x256, attendKeysGradF16x256, AttentionKernelArgs, 10)                                                  \
+  X(AttentionF16x256, attendValuesGradF16x256, AttentionKernelArgs, 10)                                                \
   X(Gradients, addFloats, AddArgs, 2)                                                                                  \
   X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
   X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
@@ -46,6 +68,12 @@ namespace segue::inline runtime::cuda {
 // its pool.
 #define SEGUE_BUILTIN_FILES(X)                                                                                         \
   X(Attention, true)                                                                                                   \
+  X(AttentionBf16x64, true)                                                                                            \
+  X(AttentionBf16x128, true)                                                                                           \
+  X(AttentionBf16x256, true)                                                                                           \
+  X(AttentionF16x64, true)                                                                                             \
+  X(AttentionF16x128, true)                                                                                            \
+  X(AttentionF16x256, true)                                                                                            \
   X(Gradients, true)                                                                                                   \
   X(LowBit, true)                                                                                                      \
   X(Relayout, false)
@@ -60,6 +88,21 @@ struct AttentionKernelArgs {
   /// The extents, strides and types of all operands; attendRows reads `forward` alone.
   AttentionGradSpec spec;
 };
+
+/// What attention on tensor cores asks for (TensorAttention.h), and the rows, or keys, of a block. Strides are
+/// multiples of so many elements, and addresses of as many bytes as those are.
+struct TensorAttention {
+  static constexpr int64_t mostDims = 256, blockRows = 128, multiple = 8;
+};
+
+/// In how many passes a kernel for heads of `width` dims makes its result, each by blocks of its own: registers hold
+/// no more columns of the sums. Where `values` is 0, those for dv are made with those for dk.
+struct TensorPasses {
+  int64_t rows, keys, values;
+};
+constexpr TensorPasses tensorPasses(int64_t width) {
+  return width == 64 ? TensorPasses{1, 1, 0} : width == 128 ? TensorPasses{1, 1, 1} : TensorPasses{2, 4, 2};
+}
 
 /// sum[i] += addend[i].
 struct AddArgs {

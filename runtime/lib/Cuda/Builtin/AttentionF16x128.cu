@@ -1,0 +1,29 @@
+//===- AttentionF16x128.cu - attention in f16, 128 dims ------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The kernels of TensorAttention.h for heads of 65 to 128 dims in f16.
+//
+//===----------------------------------------------------------------------===//
+
+#include "TensorAttention.h"
+
+using namespace segue;
+using namespace segue::cuda;
+
+// By kernel, the blocks of a multiprocessor, and the rows of a tile that are taken at once.
+GPU_WARP_KERNEL(attendRowsF16x128, AttentionKernelArgs, 1) {
+  tensor::attendRows<ElementType::f16, 128, 32>(args);
+}
+GPU_WARP_KERNEL(attendRowsGradF16x128, AttentionKernelArgs, 1) {
+  tensor::attendRowsGrad<ElementType::f16, 128, 32>(args);
+}
+GPU_WARP_KERNEL(attendKeysGradF16x128, AttentionKernelArgs, 1) {
+  tensor::attendKeysGrad<ElementType::f16, 128, 16, tensor::KeySums::Keys>(args);
+}
+GPU_WARP_KERNEL(attendValuesGradF16x128, AttentionKernelArgs, 1) {
+  tensor::attendKeysGrad<ElementType::f16, 128, 32, tensor::KeySums::Values>(args);
+}
