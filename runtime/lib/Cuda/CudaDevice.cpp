@@ -188,7 +188,7 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       pinned_(*context_, options.pinnedBytes),
       dram_(*context_, inChunks(options.dramBytes), [this](const Fence &fence) { return streams_.isPast(fence); }),
       words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
-      products_(name_, builtin_, memory(), options.products), engine_(name_, builtin_, products_) {
+      products_(name_, builtin_, memory(), options.products), engine_(name_, builtin_, products_, memory()) {
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");

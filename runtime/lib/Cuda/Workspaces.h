@@ -54,8 +54,19 @@ public:
     std::lock_guard lock(mutex_);
     return !taken_.empty();
   }
-  /// Locked by who uses the piece of `outside` in several calls: each of them alone is one after the other.
-  std::mutex &outsideMutex() { return outsideMutex_; }
+  /// Calls `use` with memory of at least `bytes` for what it gives to the stream of this thread: several calls, which
+  /// nobody's come between. Throws DeviceOom, with `what` the memory is for, where there is no room.
+  template <typename Use> void use(uint64_t bytes, std::string_view what, Use use) {
+    size_t lane = this->lane();
+    std::unique_lock<std::mutex> lock;
+    if (lane == outside) // in a body, nobody else gives to the stream
+      lock = std::unique_lock(outsideMutex_);
+    void *memory = tryTake(lane, bytes).data;
+    if (!memory)
+      throw Error(ErrorCode::DeviceOom, "there is no device memory for " + std::string(what) + ", of " +
+                                            std::to_string(bytes) + " bytes");
+    use(static_cast<std::byte *>(memory));
+  }
 
 private:
   static constexpr uint64_t leastBytes = 64 << 10;
