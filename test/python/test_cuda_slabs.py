@@ -32,7 +32,7 @@ from models import GPT, GPTConfig, add_lora
 
 folder, build = Path(sys.argv[2]), sys.argv[3]
 segue_run = f"{build}/bin/segue-run"
-GPU = "cuda:0,dram=64MiB,pinned=64MiB"
+GPU = "cuda:0,dram=64MiB,pinned=64MiB,panels=256KiB"  # small ones, which the larger layers' products go by
 CONFIG = GPTConfig(layers=2, dim=256, heads=4, seq=8, vocab=40)
 ADAPTED = ("qkv", "proj", "fc", "out")
 ALIASES = [(f"{name}.base", name) for name in ADAPTED]

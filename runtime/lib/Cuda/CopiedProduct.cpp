@@ -49,7 +49,7 @@ CopiedProduct::CopiedProduct(const MatmulSpec &spec, Copied copied, std::shared_
     add(c_, spec.batch, spec.m, spec.n, spec.c, to.c);
     back_.emplace(c_->plan.target(), c_->plan.source());
   }
-  copies_.take(size_t(Queue::Compute), bytes_);
+  copies_.takeForPlans(bytes_);
 }
 
 std::string CopiedProduct::describe() const {

@@ -22,9 +22,15 @@ namespace segue::inline runtime::cuda {
 
 class CudaEngine final : public Engine {
 public:
-  CudaEngine(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory)
-      : device_(std::move(device)), kernels_(kernels), products_(products), quantized_(kernels, products, memory),
-        libraryCalls_(device_, kernels, memory) {}
+  CudaEngine(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory,
+             const ProductOptions &options)
+      : device_(std::move(device)), kernels_(kernels), products_(products),
+        quantized_(kernels, products, memory, options.panelBytes), libraryCalls_(device_, kernels, memory) {}
+
+  /// Returns the bytes that plans will take, as far as they are known (Device::bytesForPrograms).
+  uint64_t bytesToTake() const {
+    return products_.bytesToTake() + quantized_.bytesToTake() + libraryCalls_.bytesToTake();
+  }
 
   std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec) override { return products_.plan(spec); }
   std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) override {

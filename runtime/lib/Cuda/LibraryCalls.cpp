@@ -60,6 +60,8 @@ public:
 private:
   /// Sums are cut where a convolution has fewer tiles than this, which keep a GPU busy, into parts of that depth or more.
   static constexpr int64_t wantedTiles = 256, leastDepth = 512;
+  /// What no sums in parts are larger than. It is taken at once, so that what is foreseen is what will be taken.
+  static constexpr uint64_t partsBytes = wantedTiles * tileExtent * tileExtent * sizeof(float);
 
   LibraryCalls &calls_;
   Convolution spec_;
@@ -117,7 +119,7 @@ LibraryCalls::ConvolutionByTiles::ConvolutionByTiles(LibraryCalls &calls, const 
   add_ = {.parts = args.parts, .results = args.results, .channels = spec.outputs, .perChannel = outputPlaces,
           .element = spec.element};
   if (args.parts > 1)
-    calls.parts_.take(size_t(Queue::Compute), uint64_t(args.parts * args.results) * sizeof(float));
+    calls.parts_.takeForPlans(partsBytes);
 }
 
 void LibraryCalls::ConvolutionByTiles::run(std::span<void *const> tensors) const {
@@ -132,8 +134,7 @@ void LibraryCalls::ConvolutionByTiles::run(std::span<void *const> tensors) const
     args.bias = bias;
     return calls_.kernels_.launch(kernel_, args, items_, 1);
   }
-  uint64_t bytes = uint64_t(args.parts * args.results) * sizeof(float);
-  calls_.parts_.use(bytes, "sums of a convolution", [&](std::byte *memory) {
+  calls_.parts_.use(partsBytes, "sums of a convolution", [&](std::byte *memory) {
     args.sums = reinterpret_cast<float *>(memory);
     calls_.kernels_.launch(kernel_, args, items_, 1);
     PartsArgs add = add_;

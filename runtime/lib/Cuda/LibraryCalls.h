@@ -33,6 +33,8 @@ public:
   /// Does what Engine::planLibraryCall promises. Throws Unsupported for an operation that no kernel computes, and for a
   /// convolution of more than 2^31 - 1 places or taps. One with sums in parts takes memory for them here.
   std::shared_ptr<const LibraryPlan> plan(const LibraryCallSpec &spec);
+  /// Returns the bytes that a plan wanted and did not get.
+  uint64_t bytesToTake() const { return parts_.bytesToTake(); }
 
 private:
   class GroupProduct;

@@ -10,22 +10,46 @@
 
 namespace segue::inline runtime::cuda {
 
-/// Below so many terms a product by tiles takes about as long as the launches of one by panels.
-static constexpr double leastTermsOfPanels = 1 << 22;
-/// The bytes of a workspace that panels are cut for; a column of great depth may need more.
-static constexpr int64_t wantedPanelBytes = 32 << 20;
+/// A product has that many terms at least for each byte of the workspace that it may use: smaller ones do without it.
+static constexpr double termsPerByte = 16;
 /// The columns of panels and of the tiles of multiplyCodes, and the elements that rows of a panel are padded to:
 /// groups are not cut, and cuBLASLt reads 16 bytes at once.
 static constexpr int64_t tileColumns = 64, rowPadding = 64;
 
 static int64_t roundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-/// True where the scale of a column is multiplied behind the last term.
-static bool scalesLast(const QuantizedMatmulSpec &spec) { return !spec.transposed && isRowStorage(spec.storage); }
+namespace {
+/// What a workspace holds of a product.
+struct PanelShape {
+  /// The columns of a panel. None where the product is not by panels.
+  int64_t columns = 0;
+  /// The extent of a row of codes, or the number of rows, in a panel.
+  int64_t depth = 0;
+  /// True where a panel has codes, and the scale of a column is multiplied behind the last term.
+  bool scalesLast = false;
+  /// True where sums in f32 lie behind the panel.
+  bool sumsApart = false;
+};
+} // namespace
 
-static bool usesPanels(const QuantizedMatmulSpec &spec) {
-  bool fitsType = spec.x != ElementType::f16 || scalesLast(spec);
-  return spec.rows > CodesArgs::fewRows && spec.flops() >= 2 * leastTermsOfPanels && fitsType;
+static PanelShape shapeOf(const QuantizedMatmulSpec &spec, uint64_t bytes) {
+  PanelShape shape{.depth = spec.transposed ? spec.out : roundUp(spec.in, rowPadding)};
+  auto columnsIn = [&](int64_t sumBytes) {
+    int64_t perColumn = shape.depth * int64_t(byteSize(spec.x)) + sumBytes;
+    return std::min(int64_t(bytes) / perColumn / tileColumns * tileColumns, roundUp(spec.columns(), tileColumns));
+  };
+  if (spec.rows <= CodesArgs::fewRows || spec.flops() < 2 * termsPerByte * double(bytes) || !bytes)
+    return {};
+  if (!spec.transposed && isRowStorage(spec.storage)) {
+    bool isApart = spec.y != ElementType::f32;
+    if ((shape.columns = columnsIn(isApart ? spec.rows * int64_t(sizeof(float)) : 0))) {
+      shape.scalesLast = true;
+      shape.sumsApart = isApart;
+      return shape;
+    }
+  }
+  shape.columns = spec.x == ElementType::f16 ? 0 : columnsIn(0);
+  return shape;
 }
 
 static CodesArgs argsOf(const QuantizedMatmulSpec &spec, const QuantizedMatmulArgs &args) {
@@ -74,7 +98,7 @@ private:
 /// if that is f32, until finishColumns.
 class QuantizedProducts::ByPanels final : public QuantizedMatmulPlan {
 public:
-  ByPanels(QuantizedProducts &products, const QuantizedMatmulSpec &spec);
+  ByPanels(QuantizedProducts &products, const QuantizedMatmulSpec &spec, const PanelShape &shape);
 
   void run(const QuantizedMatmulArgs &operands) const override;
 
@@ -91,27 +115,22 @@ private:
   bool scalesLast_, sumsApart_;
   /// The columns of a panel, and the elements from one of its rows to the next.
   int64_t columns_, panelStride_;
-  uint64_t panelBytes_, bytes_;
+  /// Where sums apart begin.
+  uint64_t sumsOffset_;
   /// The product of a panel, and that of the last one, which may be narrower.
   std::shared_ptr<const MatmulPlan> product_, last_;
 };
 
-QuantizedProducts::ByPanels::ByPanels(QuantizedProducts &products, const QuantizedMatmulSpec &spec)
-    : products_(products), spec_(spec), scalesLast_(cuda::scalesLast(spec)),
-      sumsApart_(scalesLast_ && spec.y != ElementType::f32) {
-  auto size = int64_t(byteSize(spec.x));
-  int64_t depth = spec.transposed ? spec.out : roundUp(spec.in, rowPadding);
-  int64_t perColumn = depth * size + (sumsApart_ ? spec.rows * int64_t(sizeof(float)) : 0);
-  columns_ = std::max(wantedPanelBytes / perColumn / tileColumns, int64_t(1)) * tileColumns;
-  columns_ = std::min(columns_, roundUp(spec.columns(), tileColumns));
-  panelStride_ = spec.transposed ? columns_ : depth;
-  panelBytes_ = uint64_t(columns_ * depth * size);
-  bytes_ = panelBytes_ + (sumsApart_ ? uint64_t(columns_ * spec.rows) * sizeof(float) : 0);
-  columns_ = std::min(columns_, spec.columns());
+QuantizedProducts::ByPanels::ByPanels(QuantizedProducts &products, const QuantizedMatmulSpec &spec,
+                                      const PanelShape &shape)
+    : products_(products), spec_(spec), scalesLast_(shape.scalesLast), sumsApart_(shape.sumsApart),
+      columns_(std::min(shape.columns, spec.columns())),
+      panelStride_(spec.transposed ? shape.columns : shape.depth),
+      sumsOffset_(uint64_t(shape.columns * shape.depth) * byteSize(spec.x)) {
   product_ = products.products_.plan(productOf(columns_));
   if (int64_t rest = spec.columns() % columns_)
     last_ = products.products_.plan(productOf(rest));
-  products.panels_.take(size_t(Queue::Compute), bytes_);
+  products.panels_.takeForPlans(products.panelBytes_);
 }
 
 /// The spec of the product of so many columns.
@@ -136,6 +155,7 @@ void QuantizedProducts::ByPanels::runPanel(const QuantizedMatmulArgs &operands, 
   void *y = advance(operands.y, spec_.y, first);
 
   WidenArgs widen{.codes = argsOf(spec_, operands)};
+  widen.scaled = !scalesLast_;
   widen.codes.y = memory;
   widen.codes.yElement = spec_.x;
   widen.codes.yStride = panelStride_;
@@ -145,7 +165,7 @@ void QuantizedProducts::ByPanels::runPanel(const QuantizedMatmulArgs &operands, 
   widen.columns = spec_.transposed ? columns : spec_.in;
   products_.kernels_.launch(Builtin::widenCodes, widen, widen.rows * ((widen.columns + 3) / 4));
 
-  void *sums = sumsApart_ ? memory + panelBytes_ : y;
+  void *sums = sumsApart_ ? memory + sumsOffset_ : y;
   const MatmulPlan &product = columns == columns_ ? *product_ : *last_;
   product.run(operands.x, memory, sums, scalesLast_ ? nullptr : bias);
   if (!scalesLast_)
@@ -162,7 +182,7 @@ void QuantizedProducts::ByPanels::runPanel(const QuantizedMatmulArgs &operands, 
 
 void QuantizedProducts::ByPanels::run(const QuantizedMatmulArgs &operands) const {
   products_.calls_.fetch_add(1, std::memory_order_relaxed);
-  products_.panels_.use(bytes_, "panels of a weight in codes", [&](std::byte *memory) {
+  products_.panels_.use(products_.panelBytes_, "panels of a weight in codes", [&](std::byte *memory) {
     for (int64_t first = 0; first < spec_.columns(); first += columns_)
       runPanel(operands, first, memory);
   });
@@ -171,8 +191,8 @@ void QuantizedProducts::ByPanels::run(const QuantizedMatmulArgs &operands) const
 std::shared_ptr<const QuantizedMatmulPlan> QuantizedProducts::plan(const QuantizedMatmulSpec &spec) {
   std::lock_guard lock(mutex_);
   return plans_.findOrMake(spec, [&]() -> std::shared_ptr<const QuantizedMatmulPlan> {
-    if (usesPanels(spec))
-      return std::make_shared<const ByPanels>(*this, spec);
+    if (PanelShape shape = shapeOf(spec, panelBytes_); shape.columns)
+      return std::make_shared<const ByPanels>(*this, spec, shape);
     return std::make_shared<const ByKernel>(*this, spec);
   });
 }

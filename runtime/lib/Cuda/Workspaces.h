@@ -48,8 +48,20 @@ public:
   size_t lane() const { return streams_.inBody() ? size_t(streams_.openQueue()) : outside; }
   /// Returns memory of at least `bytes` for a lane. Displaces nothing: null data if there is no room.
   Piece tryTake(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/false); }
-  /// Makes room if it must, and throws OutOfMemory. Not in a body.
-  Piece take(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/true); }
+  /// Takes memory for the queue that computes, makes room if it must, and throws OutOfMemory: then bytesToTake() knows
+  /// of it. Not in a body.
+  void takeForPlans(uint64_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      wanted_ = std::max(wanted_, bytesFor(bytes));
+    }
+    take(size_t(Queue::Compute), bytes, /*makesRoom=*/true);
+  }
+  /// Returns the bytes that plans have wanted for the queue that computes, and not got.
+  uint64_t bytesToTake() const {
+    std::lock_guard lock(mutex_);
+    return pieces_[size_t(Queue::Compute)].bytes >= wanted_ ? 0 : wanted_;
+  }
   bool hasSome() const {
     std::lock_guard lock(mutex_);
     return !taken_.empty();
@@ -79,6 +91,7 @@ private:
   std::mutex outsideMutex_;
   mutable std::mutex mutex_; // guards what follows
   Piece pieces_[laneCount];
+  uint64_t wanted_ = 0;
   std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
 };
 

@@ -14,8 +14,10 @@
 #include "CudaSpecs.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Engine/Engine.h"
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <gtest/gtest.h>
+#include <tuple>
 
 using namespace segue;
 using namespace segue::test;
@@ -135,37 +137,49 @@ TEST_P(CudaCodesTest, ReadsWhatIsNotAligned) {
       }
 }
 
-// Products that are large enough for panels, which cuBLASLt multiplies.
+// Products that are large beside the workspace, whose last panel is narrower, and one whose sums do not fit into it.
 TEST_P(CudaCodesTest, MultipliesLargeProductsByPanels) {
   using enum ElementType;
-  for (bool transposed : {false, true})
-    for (StorageType storage : storages)
-      for (auto [x, y] : {std::pair{f32, f32}, {bf16, bf16}, {bf16, f32}, {f16, f16}}) {
-        QuantizedMatmulSpec spec = specOf(150, 210, 141, storage, transposed);
-        spec.hasZeroPoints = storage == StorageType::Fp8E4M3Row || storage == StorageType::Int8Row;
-        spec.x = x;
-        spec.y = y;
-        spec.hasBias = storage != StorageType::Fp8E5M2Row;
-        spec.bias = x == f16 ? f32 : y;
-        spec.yStride += 2;
-        bool scalesLast = !transposed && isRowStorage(storage), byPanels = scalesLast || x != f16;
-        EXPECT_EQ(describe(spec).starts_with("codes by panels of "), byPanels) << describe(spec);
-        // bf16 rounds what a panel holds, but for codes and what whole numbers are taken from.
-        bool isExact = scalesLast && (!spec.hasZeroPoints || storage == StorageType::Int8Row);
-        check(spec, tolerance(y) + (x == bf16 && !isExact ? 0x1p-9 : 0));
-        if (HasFatalFailure())
-          return;
-      }
+  device = Device::open(GetParam() + ",panels=256KiB");
+  for (auto [rows, out, sumsFit] : {std::tuple(150, 420, true), {1100, 70, false}})
+    for (bool transposed : {false, true})
+      for (StorageType storage : storages)
+        for (auto [x, y] : {std::pair{f32, f32}, {bf16, bf16}, {bf16, f32}, {f16, f16}}) {
+          if (!sumsFit && (transposed || !isRowStorage(storage)))
+            continue; // they have none
+          QuantizedMatmulSpec spec = specOf(rows, out, 141, storage, transposed);
+          spec.hasZeroPoints = storage == StorageType::Fp8E4M3Row || storage == StorageType::Int8Row;
+          spec.x = x;
+          spec.y = y;
+          spec.hasBias = storage != StorageType::Fp8E5M2Row;
+          spec.bias = x == f16 ? f32 : y;
+          spec.yStride += 2;
+          bool scalesLast = !transposed && isRowStorage(storage) && (sumsFit || y == f32);
+          EXPECT_EQ(describe(spec).starts_with("codes by panels of "), scalesLast || x != f16) << describe(spec);
+          // bf16 rounds what a panel holds, but for codes and what whole numbers are taken from.
+          bool isExact = scalesLast && (!spec.hasZeroPoints || storage == StorageType::Int8Row);
+          check(spec, tolerance(y) + (x == bf16 && !isExact ? 0x1p-9 : 0));
+          if (HasFatalFailure())
+            return;
+        }
+  EXPECT_TRUE(describe(specOf(150, 420, 141, storages[0], false)).starts_with("codes by panels of 320,"));
 }
 
-// The last of several panels is narrower.
-TEST_P(CudaCodesTest, CutsAWeightIntoPanels) {
-  device = Device::open("cuda:0,dram=96MiB,pinned=8MiB");
-  for (bool transposed : {false, true}) {
-    constexpr int64_t depth = 120000, columns = 70;
-    int64_t out = transposed ? depth : columns, in = transposed ? columns : depth;
-    QuantizedMatmulSpec spec = specOf(9, out, in, StorageType::Int8Row, transposed);
-    EXPECT_TRUE(describe(spec).starts_with("codes by panels of 64,")) << describe(spec);
-    check(spec, tolerance(ElementType::f32));
-  }
+// The workspace has one size, which is known once a plan has wanted it, and lies in the books.
+TEST_P(CudaCodesTest, ForeseesItsWorkspace) {
+  QuantizedMatmulSpec spec = specOf(150, 420, 141, StorageType::Int8Row, false);
+  device = Device::open(GetParam() + ",panels=256KiB");
+  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
+  EXPECT_EQ(device->bytesForPrograms(), 0u);
+  device->memory().setBudget(Space::DeviceDram, before + (128 << 10));
+  EXPECT_THROW(device->engine().planQuantizedMatmul(spec), OutOfMemory);
+  EXPECT_EQ(device->bytesForPrograms(), 256u << 10);
+  device->memory().setBudget(Space::DeviceDram, before + (256 << 10));
+  auto plan = device->engine().planQuantizedMatmul(spec);
+  EXPECT_EQ(device->bytesForPrograms(), 0u);
+  spec.rows = 300;
+  auto other = device->engine().planQuantizedMatmul(spec);
+  EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram) - before, 256u << 10) << "one for all";
+  device = Device::open(GetParam() + ",panels=0");
+  EXPECT_EQ(describe(spec), "codes by tiles");
 }

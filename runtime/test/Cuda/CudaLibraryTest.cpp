@@ -195,6 +195,17 @@ TEST_P(CudaLibraryTest, CutsLongSumsIntoParts) {
     check(convolutionOf("", type, 1, 130, 6, 1, {{4, 3, 1, 1, 1}, {5, 3, 1, 1, 1}}, /*hasBias=*/true));
     check(convolutionOf("input", type, 1, 3, 130, 1, {{4, 3, 1, 1, 1}, {5, 3, 1, 1, 1}}));
   }
+  // Their memory has one size, which is known once a plan has wanted it.
+  DeviceRef fresh = Device::open(GetParam());
+  uint64_t before = fresh->memory().liveBytes(Space::DeviceDram);
+  Case grad = convolutionOf("weight", ElementType::f32, 3, 4, 6, 2, {{25, 3, 1, 1, 1}, {21, 3, 1, 0, 0}});
+  fresh->memory().setBudget(Space::DeviceDram, before + (2 << 20));
+  EXPECT_THROW(fresh->engine().planLibraryCall(grad.spec), OutOfMemory);
+  EXPECT_EQ(fresh->bytesForPrograms(), 4u << 20);
+  fresh->memory().setBudget(Space::DeviceDram, before + (4 << 20));
+  auto plan = fresh->engine().planLibraryCall(grad.spec);
+  EXPECT_EQ(fresh->memory().liveBytes(Space::DeviceDram) - before, 4u << 20);
+  EXPECT_EQ(fresh->bytesForPrograms(), 0u);
 }
 
 TEST_P(CudaLibraryTest, RefusesWhatItCannotCount) {

@@ -89,10 +89,12 @@ struct CodesArgs {
   bool transposed;
 };
 
-/// Rows [firstRow, firstRow + rows) and columns [firstColumn, firstColumn + columns) of a weight of codes as floats.
+/// Rows [firstRow, firstRow + rows) and columns [firstColumn, firstColumn + columns) of a weight of codes as floats:
+/// those of group storages, and with `scaled` all, times their scales.
 struct WidenArgs {
   CodesArgs codes;
   int64_t firstRow, rows, firstColumn, columns;
+  bool scaled;
 };
 
 /// A convolution or a gradient of one, by the names of the forward operation: the result is one of the first three.

@@ -243,7 +243,7 @@ GPU_KERNEL(widenCodes, WidenArgs) {
   for (int64_t i = gpu::firstIndex(); i < args.rows * quarters; i += gpu::indexStep()) {
     int64_t row = i / quarters, column = i % quarters * 4;
     float four[4];
-    fourCodes(codes, args.firstRow + row, args.firstColumn + column, args.firstColumn + args.columns, codes.transposed,
+    fourCodes(codes, args.firstRow + row, args.firstColumn + column, args.firstColumn + args.columns, args.scaled,
               atOnce, four);
     GPU_UNROLL
     for (int k = 0; k < 4; ++k)
