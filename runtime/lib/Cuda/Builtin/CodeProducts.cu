@@ -55,7 +55,7 @@ GPU_FUNCTION bool readsWords(const CodesArgs &args, int64_t bytes) {
 }
 
 /// Four elements of a row of codes from `column`, a multiple of four, on. Those of a group storage, and with `scaled`
-/// all, are times their scale; zeros from `end` on.
+/// all, are times their scale. From `end` on codes count as 0: x has zeros there, or nobody asks for the result.
 GPU_FUNCTION void fourCodes(const CodesArgs &args, int64_t row, int64_t column, int64_t end, bool scaled, bool atOnce,
                             float (&four)[4]) {
   bool isGroup = isGroupStorage(args.storage);
@@ -73,8 +73,7 @@ GPU_FUNCTION void fourCodes(const CodesArgs &args, int64_t row, int64_t column, 
   for (int i = 0; i < 4; ++i) {
     float value = isGroup ? gpu::halfByteValue(word >> (4 * i))
                           : gpu::codeValue(uint8_t(word >> (8 * i)), args.storage) - zeroPoint;
-    value = scaled || isGroup ? value * scale : value;
-    four[i] = i < count ? value : 0.0f;
+    four[i] = scaled || isGroup ? value * scale : value;
   }
 }
 
@@ -139,7 +138,8 @@ GPU_KERNEL(multiplyCodes, CodesArgs) {
 // Few rows
 //===----------------------------------------------------------------------===//
 
-/// Sixteen codes of a row, from a multiple of sixteen on: 16 bytes, or 8 of a group storage. Zeros from `end` on.
+/// Sixteen codes of a row, from a multiple of sixteen on: 16 bytes, or 8 of a group storage. From `end` on they
+/// count as 0, but for the rest of a group: x has zeros there.
 GPU_FUNCTION WordsOfCodes sixteenCodes(const CodesArgs &args, int64_t row, int64_t column, int64_t end, bool atOnce) {
   bool isGroup = isGroupStorage(args.storage);
   int64_t count = end - column;
@@ -206,10 +206,8 @@ GPU_KERNEL(multiplyFewRows, CodesArgs) {
         float weights[4];
         GPU_UNROLL
         for (int k = 0; k < 4; ++k) {
-          float value = isGroup ? gpu::halfByteValue(words[quarter / 2] >> (quarter % 2 * 16 + 4 * k)) * scale
-                                : gpu::codeValue(uint8_t(words[quarter] >> (8 * k)), args.storage) - zeroPoint;
-          // What pads a row of codes is no part of the sum, even where it is no number.
-          weights[k] = first + 4 * quarter + k < args.in ? value : 0.0f;
+          weights[k] = isGroup ? gpu::halfByteValue(words[quarter / 2] >> (quarter % 2 * 16 + 4 * k)) * scale
+                               : gpu::codeValue(uint8_t(words[quarter] >> (8 * k)), args.storage) - zeroPoint;
         }
         GPU_UNROLL
         for (int i = 0; i < mostRows; ++i)
