@@ -185,7 +185,6 @@ with torch.no_grad():
         theirs.write(pointer)
         given = _runtime.Tensor.wrap(mine, theirs.__dlpack__(), False, stream.value)
         assert given.address == theirs.memory.address, "no copy"
-        traffic = mine.traffic()["in"]["bytes"]
         there = compiled(given)
         there = there.there() if isinstance(there, _runtime.Tensor) else there
         assert there.__dlpack_device__() == (2, 0)

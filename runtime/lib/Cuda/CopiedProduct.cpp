@@ -49,7 +49,7 @@ CopiedProduct::CopiedProduct(const MatmulSpec &spec, Copied copied, std::shared_
     add(c_, spec.batch, spec.m, spec.n, spec.c, to.c);
     back_.emplace(c_->plan.target(), c_->plan.source());
   }
-  copies_.take(size_t(Queue::Compute), bytes_);
+  copies_.takeForPlans(bytes_);
 }
 
 std::string CopiedProduct::describe() const {
@@ -58,25 +58,19 @@ std::string CopiedProduct::describe() const {
 }
 
 void CopiedProduct::run(const void *a, const void *b, void *c, const void *bias) const {
-  size_t lane = copies_.lane();
-  std::unique_lock<std::mutex> lock;
-  if (lane == Workspaces::outside)
-    lock = std::unique_lock(copies_.outsideMutex());
-  auto *memory = static_cast<std::byte *>(copies_.tryTake(lane, bytes_).data);
-  if (!memory)
-    throw Error(ErrorCode::DeviceOom, "there is no device memory for copies of the operands of a product, of " +
-                                          std::to_string(bytes_) + " bytes");
-  auto copied = [&](const std::optional<Copy> &copy, const void *operand) {
-    if (!copy)
-      return operand;
-    relayoutOnDevice(kernels_, copy->plan, static_cast<const std::byte *>(operand), memory + copy->offset);
-    return static_cast<const void *>(memory + copy->offset);
-  };
-  if (c_ && accumulates_)
-    copied(c_, c);
-  product_->run(copied(a_, a), copied(b_, b), c_ ? memory + c_->offset : c, bias);
-  if (c_)
-    relayoutOnDevice(kernels_, *back_, memory + c_->offset, static_cast<std::byte *>(c));
+  copies_.use(bytes_, "copies of the operands of a product", [&](std::byte *memory) {
+    auto copied = [&](const std::optional<Copy> &copy, const void *operand) {
+      if (!copy)
+        return operand;
+      relayoutOnDevice(kernels_, copy->plan, static_cast<const std::byte *>(operand), memory + copy->offset);
+      return static_cast<const void *>(memory + copy->offset);
+    };
+    if (c_ && accumulates_)
+      copied(c_, c);
+    product_->run(copied(a_, a), copied(b_, b), c_ ? memory + c_->offset : c, bias);
+    if (c_)
+      relayoutOnDevice(kernels_, *back_, memory + c_->offset, static_cast<std::byte *>(c));
+  });
 }
 
 } // namespace segue::inline runtime::cuda

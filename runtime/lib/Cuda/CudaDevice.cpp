@@ -75,7 +75,7 @@ public:
   int threads() const override { return multiprocessors_; }
   int number() const override { return context_->number(); }
   std::string kernelTarget() const override;
-  uint64_t bytesForPrograms() const override { return products_.bytesToTake(); }
+  uint64_t bytesForPrograms() const override { return engine_.bytesToTake(); }
   std::optional<LinkSpeed> link() const override { return figures_.link; }
   std::optional<std::string> twin() const override {
     return figures_.twin(spaces_[2].capacityBytes, spaces_[1].capacityBytes, spaces_[0].capacityBytes);
@@ -178,7 +178,7 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"dram", "pinned", "profile", "tf32", "workspace"};
+  static constexpr std::string_view keys[] = {"dram", "panels", "pinned", "profile", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
@@ -188,6 +188,7 @@ Options::Options(const DeviceOptions &given) {
     rest.fail("tf32=" + tf32 + " is neither on nor off");
   products.tf32 = tf32 == "on";
   products.workspaceBytes = rest.bytes("workspace", products.workspaceBytes);
+  products.panelBytes = rest.bytes("panels", products.panelBytes);
   if (rest.has("dram") && dramBytes == 0)
     rest.fail("dram=" + rest.text("dram", "") + " leaves no memory");
   if (pinnedBytes == 0)
@@ -203,7 +204,8 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       pinned_(*context_, options.pinnedBytes),
       dram_(*context_, inChunks(options.dramBytes), [this](const Fence &fence) { return streams_.isPast(fence); }),
       lent_(*context_), words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
-      products_(name_, builtin_, memory(), options.products), engine_(name_, builtin_, products_) {
+      products_(name_, builtin_, memory(), options.products),
+      engine_(name_, builtin_, products_, memory(), options.products) {
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
@@ -250,6 +252,8 @@ static DeviceRef open(const DeviceOptions &given) {
     spec += ",tf32=on";
   if (options.products.workspaceBytes != ProductOptions().workspaceBytes)
     spec += ",workspace=" + std::to_string(options.products.workspaceBytes);
+  if (options.products.panelBytes != ProductOptions().panelBytes)
+    spec += ",panels=" + std::to_string(options.products.panelBytes);
   return std::make_shared<CudaDevice>(spec, options, context);
 }
 

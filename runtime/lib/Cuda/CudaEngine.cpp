@@ -9,10 +9,6 @@
 
 namespace segue::inline runtime::cuda {
 
-void CudaEngine::refuse(const char *what) const {
-  throw Error(ErrorCode::Unsupported, "device \"" + device_ + "\" has no " + what + " yet");
-}
-
 void CudaEngine::fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) {
   if (!bytes)
     return;

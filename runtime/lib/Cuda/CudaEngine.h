@@ -5,9 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An engine that fills memory by the driver, multiplies by cuBLASLt, and attends, changes
-// and counts numbers by kernels of the runtime. Products with codes are Unsupported, with a
-// message that says so.
+// An engine that fills memory by the driver, multiplies by cuBLASLt, and by kernels of the
+// runtime multiplies with codes and by groups, convolves, attends, changes and counts numbers.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,19 +14,27 @@
 #define SEGUE_LIB_CUDA_CUDAENGINE_H
 
 #include "AttentionKernels.h"
-#include "Products.h"
+#include "LibraryCalls.h"
+#include "QuantizedProducts.h"
 #include "segue/runtime/Engine/Engine.h"
 
 namespace segue::inline runtime::cuda {
 
 class CudaEngine final : public Engine {
 public:
-  CudaEngine(std::string device, BuiltinKernels &kernels, Products &products)
-      : device_(std::move(device)), kernels_(kernels), products_(products) {}
+  CudaEngine(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory,
+             const ProductOptions &options)
+      : device_(std::move(device)), kernels_(kernels), products_(products),
+        quantized_(kernels, products, memory, options.panelBytes), libraryCalls_(device_, kernels, memory) {}
+
+  /// Returns the bytes that plans will take, as far as they are known (Device::bytesForPrograms).
+  uint64_t bytesToTake() const {
+    return products_.bytesToTake() + quantized_.bytesToTake() + libraryCalls_.bytesToTake();
+  }
 
   std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec) override { return products_.plan(spec); }
-  std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &) override {
-    refuse("matmul with codes");
+  std::shared_ptr<const QuantizedMatmulPlan> planQuantizedMatmul(const QuantizedMatmulSpec &spec) override {
+    return quantized_.plan(spec);
   }
   std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) override {
     return cuda::planAttention(device_, kernels_, spec);
@@ -35,21 +42,23 @@ public:
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) override {
     return cuda::planAttentionGrad(device_, kernels_, spec);
   }
-  std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &) override { refuse("library calls"); }
+  std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec) override {
+    return libraryCalls_.plan(spec);
+  }
   void fill(void *target, uint64_t bytes, uint64_t pattern, uint32_t patternBytes) override;
   void add(float *sum, const float *addend, int64_t count) override;
   void countNonFinite(const NonFiniteRows &rows, const void *data, NonFiniteCount &count) override;
   void scale(float *data, int64_t count, float factor) override;
   void rotate(float *rows, int64_t count, int64_t columns) override;
   void restore(const LowBitRows &rows) override;
-  uint64_t fusedCalls() const override { return 0; }
+  uint64_t fusedCalls() const override { return quantized_.calls(); }
 
 private:
-  [[noreturn]] void refuse(const char *what) const;
-
   std::string device_;
   BuiltinKernels &kernels_;
   Products &products_;
+  QuantizedProducts quantized_;
+  LibraryCalls libraryCalls_;
 };
 
 } // namespace segue::inline runtime::cuda

@@ -333,7 +333,7 @@ std::shared_ptr<const MatmulPlan> Products::make(const MatmulSpec &spec) {
   if (Plan::hasSums(spec)) {
     open();
     if (options_.workspaceBytes)
-      workspaces_.take(size_t(Queue::Compute), options_.workspaceBytes);
+      workspaces_.takeForPlans(options_.workspaceBytes);
     copied.a = !readAs(spec.a, spec.m, spec.k);
     copied.b = !readAs(spec.b, spec.k, spec.n);
   }

@@ -32,6 +32,8 @@ struct ProductOptions {
   bool tf32 = false;
   /// The bytes of workspace that products of a queue share; 0 for none, which cost plain products of an H100 nothing.
   uint64_t workspaceBytes = 0;
+  /// The bytes of the workspace for panels of weights in codes, or 0: products are by tiles then, however large.
+  uint64_t panelBytes = 16 << 20;
 };
 
 class Products {
@@ -47,8 +49,11 @@ public:
   /// Does what Engine::planMatmul promises. Throws Unsupported without the library, and for
   /// a spec that it cannot do, with the reason.
   std::shared_ptr<const MatmulPlan> plan(const MatmulSpec &spec);
-  /// Returns the bytes of workspace that the first plan will take.
-  uint64_t bytesToTake() const { return workspaces_.hasSome() ? 0 : Workspaces::bytesFor(options_.workspaceBytes); }
+  /// Returns the bytes that plans will take: the workspace with the first one, and memory for copies that was wanted.
+  uint64_t bytesToTake() const {
+    uint64_t workspace = workspaces_.hasSome() ? 0 : Workspaces::bytesFor(options_.workspaceBytes);
+    return workspace + copies_.bytesToTake();
+  }
 
 private:
   class Plan;

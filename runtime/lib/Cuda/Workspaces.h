@@ -48,14 +48,37 @@ public:
   size_t lane() const { return streams_.inBody() ? size_t(streams_.openQueue()) : outside; }
   /// Returns memory of at least `bytes` for a lane. Displaces nothing: null data if there is no room.
   Piece tryTake(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/false); }
-  /// Makes room if it must, and throws OutOfMemory. Not in a body.
-  Piece take(size_t lane, uint64_t bytes) { return take(lane, bytes, /*makesRoom=*/true); }
+  /// Takes memory for the queue that computes, makes room if it must, and throws OutOfMemory: then bytesToTake() knows
+  /// of it. Not in a body.
+  void takeForPlans(uint64_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      wanted_ = std::max(wanted_, bytesFor(bytes));
+    }
+    take(size_t(Queue::Compute), bytes, /*makesRoom=*/true);
+  }
+  /// Returns the bytes that plans have wanted for the queue that computes, and not got.
+  uint64_t bytesToTake() const {
+    std::lock_guard lock(mutex_);
+    return pieces_[size_t(Queue::Compute)].bytes >= wanted_ ? 0 : wanted_;
+  }
   bool hasSome() const {
     std::lock_guard lock(mutex_);
     return !taken_.empty();
   }
-  /// Locked by who uses the piece of `outside` in several calls: each of them alone is one after the other.
-  std::mutex &outsideMutex() { return outsideMutex_; }
+  /// Calls `use` with memory of at least `bytes` for what it gives to the stream of this thread: several calls, which
+  /// nobody's come between. Throws DeviceOom, with `what` the memory is for, where there is no room.
+  template <typename Use> void use(uint64_t bytes, std::string_view what, Use use) {
+    size_t lane = this->lane();
+    std::unique_lock<std::mutex> lock;
+    if (lane == outside) // in a body, nobody else gives to the stream
+      lock = std::unique_lock(outsideMutex_);
+    void *memory = tryTake(lane, bytes).data;
+    if (!memory)
+      throw Error(ErrorCode::DeviceOom, "there is no device memory for " + std::string(what) + ", of " +
+                                            std::to_string(bytes) + " bytes");
+    use(static_cast<std::byte *>(memory));
+  }
 
 private:
   static constexpr uint64_t leastBytes = 64 << 10;
@@ -68,6 +91,7 @@ private:
   std::mutex outsideMutex_;
   mutable std::mutex mutex_; // guards what follows
   Piece pieces_[laneCount];
+  uint64_t wanted_ = 0;
   std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
 };
 

@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Device/ConformanceTest.h"
+#include "../Services/SquareQ/SlabDevices.h"
 #include "../Transfer/LayoutCases.h"
 #include "CudaSpecs.h"
 #include "FakeCuda.h"
@@ -37,6 +38,10 @@ static std::vector<ConformanceSpec> specs() {
 }
 
 std::vector<std::string> segue::test::layoutPairSpecs() { return {"cuda:4,dram=32MiB,pinned=16MiB"}; }
+
+std::vector<std::string> slabDevices() {
+  return {"cuda:0,dram=64MiB,pinned=16MiB", "cuda:3,dram=64MiB,pinned=16MiB"};
+}
 
 INSTANTIATE_TEST_SUITE_P(Fake, ConformanceTest, testing::ValuesIn(specs()), nameOf);
 

@@ -6,63 +6,15 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Engine/QuantizedMatmul.h"
+#include "CodedWeight.h"
 #include "Machines.h"
-#include "Values.h"
 #include "segue/runtime/Engine/CpuEngine.h"
-#include "segue/runtime/Layout/GroupStorage.h"
-#include <cmath>
 #include <gtest/gtest.h>
 
 using namespace segue;
 using namespace segue::test;
 
-namespace {
-
-/// A weight in the storage that `spec` names; what pads its rows would show in any
-/// result.
-struct Weight {
-  Weight(const QuantizedMatmulSpec &spec, uint64_t seed) : spec(spec), group(groupExtent(spec.storage)) {
-    codes.assign(size_t(spec.out * spec.codeStride) / (group ? 2 : 1), std::byte(101));
-    scale.resize(size_t(spec.out));
-    zero.resize(size_t(spec.out));
-    for (int64_t i = 0; group && i < spec.codeStride / group * spec.out; ++i)
-      groupScale.push_back(floatToBf16(0.05f + std::fabs(value(uint64_t(i), seed + 1)) * 0.2f));
-    for (int64_t o = 0; o < spec.out; ++o) {
-      scale[size_t(o)] = 0.01f + std::fabs(value(uint64_t(o), seed + 1)) * 0.03f;
-      scale[size_t(o)] *= 127 / largestCode(spec.storage);
-      zero[size_t(o)] = float(o % 5 - 2);
-      for (int64_t k = 0; k < spec.in; ++k) {
-        float number = value(uint64_t(o * spec.in + k), seed);
-        std::byte *at = &codes[size_t(o * spec.codeStride + k) / (group ? 2 : 1)];
-        if (group)
-          *at = (*at & std::byte(k % 2 ? 15 : 240)) | std::byte((int(7 * number) & 15) << (k % 2 * 4));
-        else
-          *at = std::byte(floatToCode(largestCode(spec.storage) * number, spec.storage));
-      }
-    }
-  }
-
-  double at(int64_t o, int64_t k) const {
-    if (group)
-      return double(float(int4Code(&codes[size_t(o * spec.codeStride / 2)], k)) *
-                    bf16ToFloat(groupScale[size_t(k / group * spec.out + o)]));
-    float zeroPoint = spec.hasZeroPoints ? zero[size_t(o)] : 0;
-    return double((codeToFloat(uint8_t(codes[size_t(o * spec.codeStride + k)]), spec.storage) - zeroPoint) *
-                  scale[size_t(o)]);
-  }
-
-  const void *scales() const { return group ? static_cast<const void *>(groupScale.data()) : scale.data(); }
-
-  QuantizedMatmulSpec spec;
-  int64_t group;
-  std::vector<std::byte> codes;
-  std::vector<float> scale, zero;
-  std::vector<uint16_t> groupScale;
-};
-
-} // namespace
-
-static std::vector<uint8_t> runPlan(CpuEngine &engine, const QuantizedMatmulSpec &spec, Weight &weight, Values &x,
+static std::vector<uint8_t> runPlan(CpuEngine &engine, const QuantizedMatmulSpec &spec, CodedWeight &weight, Values &x,
                                     Values &y, Values *bias = nullptr) {
   engine.planQuantizedMatmul(spec)->run({.x = x.data(),
                                          .codes = weight.codes.data(),
@@ -76,30 +28,12 @@ static std::vector<uint8_t> runPlan(CpuEngine &engine, const QuantizedMatmulSpec
 /// Every element against a sum in double; what lies between the rows stays.
 static void check(CpuEngine &engine, const QuantizedMatmulSpec &spec) {
   ASSERT_EQ(spec.findProblem(), "");
-  Weight weight(spec, 7);
+  CodedWeight weight(spec, 7);
   Values x(spec.x, std::max<int64_t>(1, spec.rows * spec.xStride), 1);
   Values y(spec.y, std::max<int64_t>(1, spec.rows * spec.yStride), 2), before = y;
   Values bias(spec.bias, std::max<int64_t>(1, spec.columns()), 3);
   runPlan(engine, spec, weight, x, y, &bias);
-  std::vector<bool> written(size_t(y.size()));
-  std::vector<double> inputs = x.numbers(), weights(size_t(spec.columns() * spec.depth()));
-  for (int64_t j = 0; j < spec.columns(); ++j)
-    for (int64_t l = 0; l < spec.depth(); ++l)
-      weights[size_t(j * spec.depth() + l)] = spec.transposed ? weight.at(l, j) : weight.at(j, l);
-  for (int64_t i = 0; i < spec.rows; ++i)
-    for (int64_t j = 0; j < spec.columns(); ++j) {
-      double sum = spec.hasBias ? bias.at(j) : 0, size = 1 + std::fabs(sum);
-      for (int64_t l = 0; l < spec.depth(); ++l) {
-        double term = inputs[size_t(i * spec.xStride + l)] * weights[size_t(j * spec.depth() + l)];
-        sum += term;
-        size += std::fabs(term);
-      }
-      int64_t at = i * spec.yStride + j;
-      written[size_t(at)] = true;
-      ASSERT_NEAR(y.at(at), sum, tolerance(spec.y) * (size + std::fabs(sum))) << "at " << i << ", " << j;
-    }
-  for (int64_t at = 0; at < y.size(); ++at)
-    ASSERT_TRUE(written[size_t(at)] || y.at(at) == before.at(at)) << "written outside of y at " << at;
+  expectProduct(weight, x, bias, before, y, tolerance(spec.y));
 }
 
 class QuantizedMatmul : public testing::TestWithParam<Machine> {};
@@ -149,7 +83,7 @@ TEST(QuantizedMatmulPlan, IsTheSameForAllThreads) {
         .rows = 200, .out = 300, .in = 500, .codeStride = 512, .storage = storage[form / 2], .transposed = transposed};
     spec.xStride = spec.depth();
     spec.yStride = spec.columns();
-    Weight weight(spec, 3);
+    CodedWeight weight(spec, 3);
     Values x(ElementType::f32, spec.rows * spec.xStride, 1), y(ElementType::f32, spec.rows * spec.yStride, 2);
     CpuEngine one(Threads(1)), three(Threads(3));
     std::vector<uint8_t> first = runPlan(one, spec, weight, x, y);

@@ -54,9 +54,19 @@ namespace segue::inline runtime::cuda {
   X(AttentionF16x256, attendRowsGradF16x256, AttentionKernelArgs, 10)                                                  \
   X(AttentionF16x256, attendKeysGradF16x256, AttentionKernelArgs, 10)                                                  \
   X(AttentionF16x256, attendValuesGradF16x256, AttentionKernelArgs, 10)                                                \
+  X(CodeProducts, multiplyCodes, CodesArgs, 6)                                                                         \
+  X(CodeProducts, multiplyFewRows, CodesArgs, 6)                                                                       \
+  X(CodeProducts, widenCodes, WidenArgs, 6)                                                                            \
+  X(CodeProducts, finishColumns, CodesArgs, 6)                                                                         \
+  X(Convolution, convolve, ConvolutionArgs, 5)                                                                         \
+  X(Convolution, convolveImageGrad, ConvolutionArgs, 5)                                                                \
+  X(Convolution, convolveWeightGrad, ConvolutionArgs, 5)                                                               \
+  X(Convolution, addParts, PartsArgs, 3)                                                                               \
   X(Gradients, addFloats, AddArgs, 2)                                                                                  \
   X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
   X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
+  X(GroupProducts, multiplyGroups, GroupsArgs, 4)                                                                      \
+  X(GroupProducts, multiplyGroupsOuter, GroupsArgs, 4)                                                                 \
   X(LowBit, rotateRows, RotateArgs, 1)                                                                                 \
   X(LowBit, addLowRank, LowRankArgs, 3)                                                                                \
   X(Relayout, copyElements, RelayoutArgs, 7)                                                                           \
@@ -74,7 +84,10 @@ namespace segue::inline runtime::cuda {
   X(AttentionF16x64, true)                                                                                             \
   X(AttentionF16x128, true)                                                                                            \
   X(AttentionF16x256, true)                                                                                            \
+  X(CodeProducts, true)                                                                                                \
+  X(Convolution, true)                                                                                                 \
   X(Gradients, true)                                                                                                   \
+  X(GroupProducts, true)                                                                                               \
   X(LowBit, true)                                                                                                      \
   X(Relayout, false)
 
@@ -103,6 +116,56 @@ struct TensorPasses {
 constexpr TensorPasses tensorPasses(int64_t width) {
   return width == 64 ? TensorPasses{1, 1, 0} : width == 128 ? TensorPasses{1, 1, 1} : TensorPasses{2, 4, 2};
 }
+
+/// A product that reads codes (QuantizedMatmul.h).
+struct CodesArgs {
+  /// multiplyFewRows does so many rows of x at most.
+  static constexpr int fewRows = 8;
+  /// What QuantizedMatmulArgs has. finishColumns reads sums of f32 as x; widenCodes writes the panel as y.
+  const void *x, *codes, *scales;
+  const float *zeroPoints;
+  const void *bias;
+  void *y;
+  int64_t rows, out, in, codeStride, xStride, yStride;
+  ElementType xElement, yElement, biasElement;
+  StorageType storage;
+  bool transposed;
+};
+
+/// Rows [firstRow, firstRow + rows) and columns [firstColumn, firstColumn + columns) of a weight of codes as floats:
+/// those of group storages, and with `scaled` all, times their scales.
+struct WidenArgs {
+  CodesArgs codes;
+  int64_t firstRow, rows, firstColumn, columns;
+  bool scaled;
+};
+
+/// A convolution or a gradient of one, by the names of the forward operation: the result is one of the first three.
+struct ConvolutionArgs {
+  void *image, *weight, *output;
+  const void *bias;
+  /// Where the sums of parts go, [parts, results].
+  float *sums;
+  /// The product of a group, and the depth of a part of its sums.
+  int64_t rows, columns, depth, parts, partDepth, results;
+  /// Per group.
+  int32_t channels, outputs;
+  int32_t images, groups;
+  /// As Convolution::Axis (Engine/Library/Convolution.h).
+  struct Axis {
+    int32_t image, output, taps, stride, dilation, low;
+  } axes[3];
+  ElementType element;
+};
+
+/// result[i] = the sum of its parts in their order, and the bias of its channel.
+struct PartsArgs {
+  const float *sums;
+  const void *bias;
+  void *result;
+  int64_t parts, results, channels, perChannel;
+  ElementType element;
+};
 
 /// sum[i] += addend[i].
 struct AddArgs {
@@ -141,6 +204,16 @@ struct LowRankArgs {
   float *rows;
   const float *a, *b;
   int64_t count, columns, rank;
+};
+
+/// A product of groups of rows (GroupedProducts.h). multiplyGroups gives [rows, width] of rows [depth] and a matrix per
+/// group, multiplyGroupsOuter a matrix [height, width] per group of rows of both.
+struct GroupsArgs {
+  const void *a, *b, *ends;
+  void *c;
+  int64_t rows, groups, height, width, depth;
+  ElementType element, index;
+  bool transposed;
 };
 
 /// One dimension of a relayout, as DimPlacement has it for both sides.

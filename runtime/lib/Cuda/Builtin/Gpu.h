@@ -35,6 +35,8 @@ inline constexpr unsigned blockThreads = 256, warpThreads = 32;
 #define GPU_KERNEL(name, Args)                                                                                         \
   extern "C" __attribute__((global, launch_bounds(256, 2))) void name(const __attribute__((grid_constant)) Args args)
 #define GPU_FUNCTION [[gnu::always_inline]] __attribute__((device)) static inline
+/// Before a member function.
+#define GPU_MEMBER [[gnu::always_inline]] __attribute__((device)) inline
 /// Memory that the threads of a block share.
 #define GPU_SHARED static __attribute__((shared))
 /// Before a loop over an array of a thread, so that its elements are registers.
@@ -71,6 +73,7 @@ GPU_FUNCTION void add(uint64_t *word, uint64_t value) {
   extern "C" void name##_twin(void *const *parameters) { name(*static_cast<const Args *>(parameters[0])); }            \
   static void name(const Args &args)
 #define GPU_FUNCTION static inline
+#define GPU_MEMBER inline
 // The threads of a block of a twin are one thread of this machine.
 #define GPU_SHARED static thread_local
 #define GPU_UNROLL

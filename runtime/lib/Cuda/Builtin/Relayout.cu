@@ -17,10 +17,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Numbers.h"
+#include "Codes.h"
 
 #include "BuiltinArgs.h"
-#include "segue/runtime/Layout/GroupStorage.h"
 
 using namespace segue;
 using namespace segue::cuda;
@@ -146,12 +145,6 @@ GPU_FUNCTION uint64_t castThroughInt64(ElementType from, ElementType to, uint64_
   return to == ElementType::i1 ? uint64_t(value != 0) : uint64_t(value);
 }
 
-GPU_FUNCTION float codeValue(uint8_t code, StorageType storage) {
-  return storage == StorageType::Int8Row      ? Int8Code::value(code)
-         : storage == StorageType::Fp8E4M3Row ? E4M3Code::value(code)
-                                              : E5M2Code::value(code);
-}
-
 GPU_FUNCTION uint8_t encoded(float value, float scale, StorageType storage) {
   float inverse = 1.0f / scale;
   return storage == StorageType::Int8Row      ? encodeOne<Int8Code>(value, inverse)
@@ -174,7 +167,7 @@ GPU_FUNCTION float sourceValue(const RelayoutArgs &args, int64_t offset, int64_t
   if (isRowStorage(args.sourceStorage)) {
     float zeroPoint = args.sourceZeroPoints ? args.sourceZeroPoints[row] : 0.0f;
     float scale = static_cast<const float *>(args.sourceScales)[row];
-    return (codeValue(uint8_t(word), args.sourceStorage) - zeroPoint) * scale;
+    return (gpu::codeValue(uint8_t(word), args.sourceStorage) - zeroPoint) * scale;
   }
   return withElement(args.sourceElement, word, [](auto value) { return toFloat(value); });
 }

@@ -29,6 +29,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Convolution.h"
 #include "FloatRows.h"
 #include "LibraryPlans.h"
 #include "OneThreadScope.h"
@@ -44,43 +45,13 @@
 namespace segue::inline runtime {
 namespace {
 
-enum class Kind : int8_t { Forward, InputGrad, WeightGrad };
-
-/// One dimension of the images. Tap t of output place p lies at
-/// p * stride + t * dilation - low of the image.
-struct Axis {
-  int64_t image, output, taps, stride, dilation, low;
-
-  int64_t offsetOf(int64_t tap) const { return tap * dilation - low; }
-};
+using Kind = Convolution::Kind;
+using Axis = Convolution::Axis;
 
 /// The places of a line that have a source: `count` of them, `placeStep` apart, whose
 /// sources are `sourceStep` apart.
 struct Run {
   int64_t place, placeStep, source, sourceStep, count;
-};
-
-struct Convolution {
-  Kind kind;
-  ElementType element;
-  bool hasBias;
-  int64_t images, channels, outputs, groups;
-  /// Dimensions of the tensors' places, 2 or 3, and the axes, of which the first is 1 for 2.
-  size_t dims;
-  std::array<Axis, 3> axes;
-
-  int64_t channelsPerGroup() const { return channels / groups; }
-  int64_t outputsPerGroup() const { return outputs / groups; }
-  int64_t taps() const { return productOf(&Axis::taps); }
-  int64_t imagePlaces() const { return productOf(&Axis::image); }
-  int64_t outputPlaces() const { return productOf(&Axis::output); }
-  /// The axes that the tensors have.
-  std::span<const Axis> ownAxes() const { return std::span(axes).last(dims); }
-
-private:
-  int64_t productOf(int64_t Axis::*extent) const {
-    return axes[0].*extent * (axes[1].*extent) * (axes[2].*extent);
-  }
 };
 
 /// A part of the result that one thread computes.
@@ -177,7 +148,7 @@ static uint64_t flopsOfConvolution(const LibraryCallSpec &spec) {
   return countedFlops(2.0 * double(output->elements()) * (double(weight->elements()) / double(weight->shape[0])));
 }
 
-static Convolution read(const LibraryCallSpec &spec) {
+Convolution readConvolution(const LibraryCallSpec &spec) {
   auto [image, weight, output] = tensorsOf(spec);
   const auto &x = image->shape, &w = weight->shape, &y = output->shape;
   size_t dims = dimsOf(spec);
@@ -731,7 +702,7 @@ void DnnlConvolution::run(std::span<void *const> tensors) const {
 }
 
 static std::shared_ptr<const LibraryPlan> planConvolution(const LibraryCallSpec &call, const LibraryTools &tools) {
-  Convolution spec = read(call);
+  Convolution spec = readConvolution(call);
   if (auto plan = std::make_shared<DnnlConvolution>(spec, tools); plan->build())
     return plan;
   return std::make_shared<UnfoldedProduct>(spec, tools);

@@ -13,6 +13,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "GroupedProducts.h"
 #include "FloatRows.h"
 #include "LibraryPlans.h"
 #include <span>
@@ -24,19 +25,6 @@ namespace {
 constexpr int64_t kDepth = 384, kRows = 120, kColumns = 768, kMostRows = 4 * kRows;
 /// Smaller calls run on one thread.
 constexpr double kSerialFlops = 1e6;
-
-struct GroupedSpec {
-  /// grouped_outer, in which groups are cut out of what is summed.
-  bool isOuter, transposed;
-  ElementType element, index;
-  int64_t rows, groups;
-  /// Of a matrix of the result per group: for grouped_dot the height is that of its rows.
-  int64_t height, width;
-  /// What grouped_dot sums over.
-  int64_t depth;
-
-  double flops() const { return 2.0 * double(rows) * double(width) * double(isOuter ? height : depth); }
-};
 
 /// A block of results, in the group of the rows [begin, end).
 struct Block {
@@ -91,7 +79,7 @@ private:
 
 static bool isOuter(const LibraryCallSpec &spec) { return spec.operation == "grouped_outer"; }
 
-static GroupedSpec read(const LibraryCallSpec &spec) {
+GroupedSpec readGrouped(const LibraryCallSpec &spec) {
   const LibraryTensor &first = spec.reads[0], &second = spec.reads[1], &ends = spec.reads[2];
   bool outer = isOuter(spec), transposed = !outer && spec.numbers[0];
   int64_t rows = first.shape[0];
@@ -117,7 +105,7 @@ static std::string findGroupedProblem(const LibraryCallSpec &spec) {
   if (ends.shape.size() != 1 || (ends.element != ElementType::i32 && ends.element != ElementType::i64))
     return "ends of groups of " + listed(ends.shape) + " " + std::string(name(ends.element)) +
            "; it takes a vector of i32 or i64";
-  GroupedSpec call = read(spec);
+  GroupedSpec call = readGrouped(spec);
   std::vector<int64_t> wanted{call.rows, call.width};
   bool fits = second.shape[0] == call.groups && second.shape[call.transposed ? 2 : 1] == call.depth;
   if (outer) {
@@ -129,7 +117,7 @@ static std::string findGroupedProblem(const LibraryCallSpec &spec) {
   return {};
 }
 
-static uint64_t flopsOfGrouped(const LibraryCallSpec &spec) { return countedFlops(read(spec).flops()); }
+static uint64_t flopsOfGrouped(const LibraryCallSpec &spec) { return countedFlops(readGrouped(spec).flops()); }
 
 //===----------------------------------------------------------------------===//
 // The plan
@@ -239,7 +227,7 @@ void GroupedProduct::runBlock(const Block &block, std::span<void *const> tensors
 }
 
 static std::shared_ptr<const LibraryPlan> planGrouped(const LibraryCallSpec &spec, const LibraryTools &tools) {
-  return std::make_shared<GroupedProduct>(read(spec), tools);
+  return std::make_shared<GroupedProduct>(readGrouped(spec), tools);
 }
 
 std::span<const LibraryOperation> operationsOfGroupedProducts() {

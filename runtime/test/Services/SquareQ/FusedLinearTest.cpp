@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Services/SquareQ/FusedLinear.h"
+#include "Services/SquareQ/SlabDevices.h"
 #include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
@@ -15,8 +16,6 @@
 using namespace segue;
 
 namespace {
-
-constexpr const char *allDevices[] = {"cpu", "sim:dram=64MiB,adversarial=5"};
 
 class FusedLinearTest : public SlabFixture {
 protected:
@@ -57,35 +56,35 @@ static void expectNear(const std::vector<float> &found, const std::vector<double
 // Against the dequant path, forward and for the derivative, a padded layer too,
 // for every scheme.
 TEST_F(FusedLinearTest, AgreesWithTheDequantPath) {
-  for (int variant = 0; variant < 6; ++variant) {
-    const char *spec = allDevices[variant % 2];
-    build({.scheme = allSlabSchemes[variant / 2]});
+  for (SlabScheme scheme : allSlabSchemes) {
+    build({.scheme = scheme});
     auto slab = open();
-    for (ElementType element : {ElementType::f32, ElementType::bf16})
-      for (std::string name : {"blocks.0.fc1.weight", "blocks.1.out.weight"}) {
-        DeviceRef device = Device::open(spec);
-        SlabServer server(device, slab);
-        Tensor weight = stored(device, server, name);
-        int64_t out = weight.shape()[0], in = weight.shape()[1];
-        std::vector<float> w = dequantized(*slab, name);
-        double tolerance = element == ElementType::f32 ? 1e-5 : 1e-2;
+    for (const std::string &spec : slabDevices())
+      for (ElementType element : {ElementType::f32, ElementType::bf16})
+        for (std::string name : {"blocks.0.fc1.weight", "blocks.1.out.weight"}) {
+          DeviceRef device = Device::open(spec);
+          SlabServer server(device, slab);
+          Tensor weight = stored(device, server, name);
+          int64_t out = weight.shape()[0], in = weight.shape()[1];
+          std::vector<float> w = dequantized(*slab, name);
+          double tolerance = element == ElementType::f32 ? 1e-5 : 1e-2;
 
-        Tensor x = onDevice(device, {2, 3, in}, element, gaussian(size_t(6 * in), 9));
-        Tensor y = fusedLinear(device, x, weight);
-        EXPECT_EQ(y.shape(), (Shape{2, 3, out}));
-        EXPECT_EQ(y.element(), element);
-        expectNear(hostValues(y),
-                   multiply(hostValues(x), 6, in, out, [&](int64_t l, int64_t j) { return w[size_t(j * in + l)]; }),
-                   tolerance);
+          Tensor x = onDevice(device, {2, 3, in}, element, gaussian(size_t(6 * in), 9));
+          Tensor y = fusedLinear(device, x, weight);
+          EXPECT_EQ(y.shape(), (Shape{2, 3, out}));
+          EXPECT_EQ(y.element(), element);
+          expectNear(hostValues(y),
+                     multiply(hostValues(x), 6, in, out, [&](int64_t l, int64_t j) { return w[size_t(j * in + l)]; }),
+                     tolerance);
 
-        Tensor dy = onDevice(device, {2, 3, out}, element, gaussian(size_t(6 * out), 11));
-        Tensor dx = fusedLinearGrad(device, dy, weight);
-        EXPECT_EQ(dx.shape(), x.shape());
-        expectNear(hostValues(dx),
-                   multiply(hostValues(dy), 6, out, in, [&](int64_t l, int64_t j) { return w[size_t(l * in + j)]; }),
-                   tolerance);
-        EXPECT_EQ(server.takeTelemetry().fusedCalls, 2u);
-      }
+          Tensor dy = onDevice(device, {2, 3, out}, element, gaussian(size_t(6 * out), 11));
+          Tensor dx = fusedLinearGrad(device, dy, weight);
+          EXPECT_EQ(dx.shape(), x.shape());
+          expectNear(hostValues(dx),
+                     multiply(hostValues(dy), 6, out, in, [&](int64_t l, int64_t j) { return w[size_t(l * in + j)]; }),
+                     tolerance);
+          EXPECT_EQ(server.takeTelemetry().fusedCalls, 2u);
+        }
   }
 }
 
@@ -95,7 +94,7 @@ TEST_F(FusedLinearTest, AddsAdapters) {
   std::string name = "blocks.0.fc2.weight";
   auto slab = open();
   std::vector<float> w = dequantized(*slab, name);
-  for (const char *spec : allDevices) {
+  for (const std::string &spec : slabDevices()) {
     DeviceRef device = Device::open(spec);
     SlabServer server(device, slab);
     Tensor weight = stored(device, server, name);

@@ -7,6 +7,7 @@
 
 #include "segue/runtime/Engine/LowBitForms.h"
 #include "../lib/Services/SquareQ/LowRank.h"
+#include "Services/SquareQ/SlabDevices.h"
 #include "Services/SquareQ/SlabFixture.h"
 #include "Session/ExpectError.h"
 #include "segue/runtime/Config/ConfigReader.h"
@@ -118,9 +119,6 @@ TEST(LowRank, MeetsDegenerateMatrices) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-constexpr const char *servingDevices[] = {"cpu:threads=2", "sim:dram=64MiB,link=16GB/s,latency=10us",
-                                          "sim:dram=64MiB,adversarial=3"};
-
 class LowBitSlabTest : public SlabFixture {
 protected:
   void SetUp() override {
@@ -234,7 +232,7 @@ TEST_F(LowBitSlabTest, ServesTheSameBitsEverywhere) {
   for (auto [rotated, rank] : {std::pair(true, 0), {false, 8}, {true, 8}}) {
     build(rotated, rank);
     auto slab = open(SlabVerify::Full);
-    for (const char *spec : servingDevices)
+    for (const std::string &spec : slabDevices())
       for (ElementType element : {ElementType::f32, ElementType::bf16}) {
         DeviceRef device = Device::open(spec);
         SlabServer server(device, slab);
@@ -272,7 +270,7 @@ TEST_F(LowBitSlabTest, MultipliesFused) {
     build(rotated, rank);
     auto slab = open(SlabVerify::Full);
     std::vector<float> w = dequantized(*slab, "a.fc.weight");
-    for (const char *spec : servingDevices) {
+    for (const std::string &spec : slabDevices()) {
       DeviceRef device = Device::open(spec);
       SlabServer server(device, slab);
       FusedWeight weight = server.serveFused("a.fc.weight");
