@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Plans products with a weight of codes, one of three ways by the extents alone, so that a
-// spec has the same bits on each device and in each run:
+// Plans products with a weight of codes, one of three ways by the extents and by the size of
+// a workspace, which is an option, so that a spec has the same bits in each run:
 //
 //   few rows   a kernel that reads each code once (decoding)
 //   panels     the weight is widened panel by panel into a workspace, for cuBLASLt

@@ -16,14 +16,14 @@
 // which the driver is asked in chunks of 2 MiB, the last of them whole; `pinned=SIZE`, the
 // most page-locked memory (default: an eighth of the host's); `profile=FILE`, the figures
 // that steps are planned with until some have run (bench/cuda/h100.json is one); `tf32=on`,
-// which lets products of f32 round their operands to TF32; and `workspace=SIZE`, memory that
-// products of a queue share to work in (default: none). The environment variable
-// SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
+// which lets products of f32 round their operands to TF32; `workspace=SIZE`, memory that
+// products of a queue share to work in (default: none); and `panels=SIZE`, memory in which
+// large products with codes have floats of their weight (default: 16 MiB). The environment
+// variable SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
 //
 // Such a device moves data, keeps time, launches PTX, which files have that were compiled
 // with --target=sm_80 or later, and multiplies by cuBLASLt, which it opens for the first
-// product (SEGUE_CUBLASLT_LIBRARY names another file). Other calls of a library are refused
-// as Unsupported. docs/cuda.md has what runs.
+// product (SEGUE_CUBLASLT_LIBRARY names another file). docs/cuda.md has what runs.
 //
 //===----------------------------------------------------------------------===//
 
