@@ -70,7 +70,7 @@ public:
       : products_(products), spec_(spec), fewRows_(!spec.transposed && spec.rows <= CodesArgs::fewRows) {}
 
   void run(const QuantizedMatmulArgs &operands) const override {
-    products_.calls_.fetch_add(1, std::memory_order_relaxed);
+    products_.kernels_.streams().count(products_.calls_);
     CodesArgs args = argsOf(spec_, operands);
     if (fewRows_ && spec_.rows)
       products_.kernels_.launch(Builtin::multiplyFewRows, args, spec_.out, 8); // a warp each
@@ -181,7 +181,7 @@ void QuantizedProducts::ByPanels::runPanel(const QuantizedMatmulArgs &operands, 
 }
 
 void QuantizedProducts::ByPanels::run(const QuantizedMatmulArgs &operands) const {
-  products_.calls_.fetch_add(1, std::memory_order_relaxed);
+  products_.kernels_.streams().count(products_.calls_);
   products_.panels_.use(products_.panelBytes_, "panels of a weight in codes", [&](std::byte *memory) {
     for (int64_t first = 0; first < spec_.columns(); first += columns_)
       runPanel(operands, first, memory);

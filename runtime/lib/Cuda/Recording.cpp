@@ -68,6 +68,8 @@ bool Recording::make(CUgraph graph) {
 
 void Recording::launch(CUstream stream) {
   context_.check(context_.api().graphLaunch(graph_, stream), "cuGraphLaunch");
+  for (std::atomic<uint64_t> *counter : counters_)
+    counter->fetch_add(1, std::memory_order_relaxed);
 }
 
 std::shared_ptr<Recording::Run> Recording::begun() {

@@ -38,6 +38,8 @@ public:
 
   /// Keeps what is to be settled after each run, of the entry at `place`. Called while it is recorded.
   void keep(size_t place, std::unique_ptr<Given> given);
+  /// Counts each launch in `counter`, once more if it is called again. Called while it is recorded.
+  void count(std::atomic<uint64_t> &counter) { counters_.push_back(&counter); }
   /// Makes what can be launched. False if the driver makes none of it.
   bool make(CUgraph graph);
 
@@ -59,6 +61,7 @@ private:
   CUgraphExec graph_ = nullptr;
   /// By the place of the entry.
   std::vector<std::vector<std::unique_ptr<Given>>> given_;
+  std::vector<std::atomic<uint64_t> *> counters_;
   bool hasWords_ = false;
   std::atomic<bool> isUnderWay_{false}, isSpoiled_{false};
 };

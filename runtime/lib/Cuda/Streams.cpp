@@ -276,6 +276,13 @@ void Streams::keep(std::unique_ptr<Given> given) {
     body.entry->given.push_back(std::move(given));
 }
 
+void Streams::count(std::atomic<uint64_t> &counter) {
+  if (inBody() && openBody()->recording)
+    openBody()->recording->count(counter);
+  else
+    counter.fetch_add(1, std::memory_order_relaxed);
+}
+
 void Streams::call(std::function<void()> function) {
   if (!inBody())
     return function();

@@ -114,6 +114,8 @@ public:
   }
   /// Keeps `given` until the stream has come there. Called in a body.
   void keep(std::unique_ptr<Given> given);
+  /// Counts, in `counter`, what a body gives, each time that it is given. The counter lives as long as the device.
+  void count(std::atomic<uint64_t> &counter);
   /// Returns the queue of the body that runs. Called in a body.
   Queue openQueue() const { return openBody()->queue; }
 
