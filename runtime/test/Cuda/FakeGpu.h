@@ -15,6 +15,7 @@
 
 #include "../../lib/Cuda/DriverApi.h"
 #include "FakeCuda.h"
+#include "FakeOrder.h"
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -43,6 +44,8 @@ struct Event {
   Device *device;
   uint64_t recorded = 0, passed = 0;
   double time = 0;
+  /// What comes before it, as it was recorded last.
+  Clock clock = {};
 };
 
 struct Operation {
@@ -50,6 +53,13 @@ struct Operation {
   std::function<void()> run, hostFunction;
   Event *waitsFor = nullptr, *records = nullptr;
   uint64_t version = 0;
+  /// The call that gave it, and what it does to memory.
+  const char *call = "";
+  std::vector<Access> accesses = {};
+  /// Of a host function: what its end says has ended, too.
+  Clock before = {};
+  /// Null, or says whether a word that it waits for has come.
+  std::function<bool()> hasCome = {};
 };
 
 struct Stream {
@@ -57,6 +67,8 @@ struct Stream {
   std::deque<Operation> operations;
   bool isRunning = false;
   uint64_t given = 0, done = 0;
+  /// What its next operation waits for, of other streams.
+  Clock clock = {};
 };
 
 struct Module {
@@ -96,6 +108,9 @@ struct Device {
   uint64_t taken = 0, stackLimit = 1024;
   int retained = 0;
   std::vector<Stream *> streams;
+  /// What the host has seen the end of, and what it has not.
+  Clock seen;
+  std::vector<PendingAccess> pending;
   std::mt19937_64 random;
   Mood mood = Mood::Fair;
   Stream *moodStream = nullptr;
@@ -103,7 +118,7 @@ struct Device {
   /// Streams that somebody waits for.
   std::multiset<Stream *> wanted;
   bool isStarted = false;
-  std::deque<std::pair<Stream *, std::function<void()>>> hostFunctions;
+  std::deque<std::pair<Stream *, Operation>> hostFunctions;
   int memory = -1;
   std::set<uint64_t> freeSlots;
   uint64_t slots = 0;
@@ -134,7 +149,7 @@ std::optional<CUresult> enter(const char *call, bool needsContext = true);
 void give(CUstream handle, Operation operation);
 /// Waits for all that `stream` has been given.
 CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held);
-void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes);
+void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes, const char *call);
 
 } // namespace fakecuda
 #pragma GCC visibility pop

@@ -25,6 +25,7 @@ static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;
   for (const std::string &spec : cudaSpecs())
     specs.push_back({spec, /*hasTheBitsOfTheCpu=*/false});
+  specs.push_back({"cuda:0,dram=16MiB,host=8MiB,disk=.?capacity=4MiB", /*hasTheBitsOfTheCpu=*/false});
   return specs;
 }
 
