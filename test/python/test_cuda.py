@@ -88,6 +88,12 @@ wanted.backward()
 torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
 for (name, found), expected in zip(compiled_from.named_parameters(), plain.parameters()):
     torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-6, msg=lambda text: f"{name}: {text}")
+
+# Its file has kernels for such a GPU, and for processors.
+segue.compile(gpt(), (tokens, targets), device=GPU).save(sys.argv[2] + "/gpt.segue", weights=True)
+for device in (GPU, "cpu"):
+    loaded = segue.load(sys.argv[2] + "/gpt.segue", weights=sys.argv[2] + "/gpt.safetensors", device=device, allow_native_kernels=True)
+    torch.testing.assert_close(loaded(tokens, targets), wanted, rtol=1e-5, atol=1e-6)
 print("all of it")
 """
 
