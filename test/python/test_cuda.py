@@ -153,6 +153,34 @@ for optimizer, options in [
 print("all of it")
 """
 
+LOOPS = """
+def loop(**options):
+    model = gpt()
+    compiled = torch.compile(model, backend="segue", options=options) if options else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = compiled(tokens, targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    report = segue.backend_report() if options else None
+    torch.compiler.reset()
+    gc.collect()
+    return losses, report
+
+
+wanted, _ = loop()
+free, report = loop(device=GPU)
+torch.testing.assert_close(torch.tensor(free), torch.tensor(wanted), rtol=1e-4, atol=0)
+for options in ({"device": "cuda:1,pinned=64MiB"}, {"device": "cuda:2,host=256KiB", "spill_dir": sys.argv[2]}):
+    losses, report = loop(budget="640KiB", **options)
+    assert losses == free, (options, losses, free)
+    assert report.budgets[0].peak_bytes <= 640 * 2**10 and report.budgets[0].spilled_bytes > 0, report
+print("all of it")
+"""
+
 PRECISION = """
 import subprocess
 
@@ -223,6 +251,10 @@ def test_models_are_trained_as_pytorch_does(tmp_path):
 
 def test_optimizers_are_those_of_the_cpu(tmp_path):
     on_fake_gpus(OPTIMIZERS, tmp_path)
+
+
+def test_loops_of_pytorch(tmp_path):
+    on_fake_gpus(LOOPS, tmp_path)
 
 
 def test_selective_precision(tmp_path):
