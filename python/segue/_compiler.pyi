@@ -10,7 +10,8 @@ def compile(text: str, name: str, training: bool = True, optimizer: str = "none"
     backward program returns f32 [4] for each: sum of squares, greatest magnitude, sum and number of its gradients'
     elements. With `block_programs` the forward program is there in pieces too, one for each block.
     `frozen_storage`, such as "int8_row", stores frozen matrices that only products read so; the products read the codes.
-    `target` is the one instruction set of the kernels, "x86-64-v3" or "x86-64-v4"; empty: both, twice the work of LLVM.
+    `target` has the instruction sets of the kernels, parted by commas: "x86-64-v3", "x86-64-v4", and that of a GPU such as
+    "sm_90"; empty: both of x86-64, twice the work of LLVM.
     Temporaries of a program take up to `l1_bytes` of device_l1.
     Raises CompileError, whose report has the ``diagnostics``.
     """

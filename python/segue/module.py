@@ -106,9 +106,10 @@ class Program:
                 self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
             return self._binaries[key]
 
-    def portable(self, optimizer: Optimizer | None) -> bytes:
-        """The bytes of a file for every machine: unlike `binary`, with kernels for each instruction set."""
-        return self._make(optimizer, "", "")
+    def portable(self, optimizer: Optimizer | None, on: "_runtime.Device") -> bytes:
+        """The bytes of a file for every machine: unlike `binary`, with kernels for each instruction set, and for `on` where that is a GPU."""
+        target = _target_of(on)
+        return self._make(optimizer, "", f"x86-64-v3,x86-64-v4,{target}" if target.startswith("sm_") else "")
 
     def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         """Forward, backward and inference; from a binary that is there already, if one is."""
@@ -359,8 +360,8 @@ class Module(nn.Module):
     def save(self, path: str | os.PathLike, *, weights: bool = False) -> None:
         """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
 
-        The file has kernels for every instruction set that Segue knows, so the module is compiled for it once more: what
-        runs in this process is compiled for this processor alone.
+        The file has kernels for every processor that Segue knows, and for GPUs of the compute capability of `device`, and later
+        ones, if that is a GPU. So the module is compiled for it once more: what runs in this process is compiled for what is there alone.
 
         The file at `path` is replaced whole or not at all; a link stays a link. Weights go to `path` with the suffix
         ``.safetensors``. The file is signed with the key of this user, so that `load` runs it unasked; where that fails
@@ -374,7 +375,7 @@ class Module(nn.Module):
         beside = Path(path).with_suffix(".safetensors")
         for output in (path, beside) if weights else (path,):
             _runtime.check_output(os.fspath(output))  # before the code is made
-        data = self._primary.portable(self.optimizer)
+        data = self._primary.portable(self.optimizer, self._device)
         if problem := _runtime.sign_file(data):
             log.warning("%s is not signed, and runs only where that is allowed (allow_native_kernels=True): %s", path, problem)
         _runtime.write_file(os.fspath(path), data)

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <sstream>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -35,13 +36,21 @@ static nb::bytes compile(const std::string &text, const std::string &name, bool 
                          const std::string &frozenStorage, const std::string &target,
                          uint64_t l1Bytes) {
   segue::CompileOptions options;
-  for (unsigned capability : segue::gpuCapabilities())
-    if (target == "sm_" + std::to_string(capability))
-      options.gpuCapability = capability;
-  if (!target.empty() && !options.gpuCapability && target != "x86-64-v3" && target != "x86-64-v4")
-    raiseCompileError("target is \"" + target + "\"; it is \"x86-64-v3\", \"x86-64-v4\", that of a GPU such as \"sm_90\", or empty");
-  options.v3 = target.empty() || target == "x86-64-v3";
-  options.v4 = target.empty() || target == "x86-64-v4";
+  options.v3 = options.v4 = target.empty();
+  std::istringstream each(target);
+  for (std::string one; std::getline(each, one, ',');) {
+    bool isGpu = false;
+    for (unsigned capability : segue::gpuCapabilities())
+      if (one == "sm_" + std::to_string(capability)) {
+        options.gpuCapability = capability;
+        isGpu = true;
+      }
+    options.v3 |= one == "x86-64-v3";
+    options.v4 |= one == "x86-64-v4";
+    if (!isGpu && one != "x86-64-v3" && one != "x86-64-v4")
+      raiseCompileError("target has \"" + one + "\"; it has \"x86-64-v3\", \"x86-64-v4\" and that of a GPU such as "
+                        "\"sm_90\", parted by commas, or is empty");
+  }
   // Where there is no GPU but a fake of one, tests say where it finds kernels for this machine.
   if (const char *twins = std::getenv("SEGUE_GPU_TWINS"); twins && options.gpuCapability)
     options.gpuTwins = twins;

@@ -318,7 +318,6 @@ def test_a_budget_that_is_too_small_is_named(model):
     (["--budget", "1GiB"], "give the spill folder"),
     (["--budget", "1GiB", "--spill-dir", "/dev/shm"], "lies in memory"),
     (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "sim:host=64KiB"], "host=65536 is too little memory of the host above a disk"),
-    (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cuda"], 'goes with the devices "cpu" and "sim"'),
     (["--budget", "1GiB", "--spill-dir", "SPILL", "--device", "cpu:dram=1GiB"], "its spec says dram= itself"),
     (["--spill-dir", "SPILL"], "--spill-dir requires --budget"),
     (["--budget", "1GiB", "--spill-capacity", "1GiB"], "--spill-capacity requires --spill-dir"),

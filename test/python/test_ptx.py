@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 
@@ -173,9 +174,20 @@ def four_layers():
 
 
 # On a GPU of just the cap: eviction, recomputing, streamed weights, plans, and what is refused at the budget that is named.
+# The same where the host has little memory, and a disk below that.
 def test_no_service_and_no_cap_changes_a_bit_on_a_fake_gpu(tmp_path):
     torch.manual_seed(0)
-    done = trains_on_a_fake_gpu(four_layers(), tmp_path)("cuda:3,dram=64MiB,pinned=64MiB", "--steps", "2", "--verify-invariance", "--caps", "60")
-    assert done.stdout.count("equal to the bit") == 7 and "no run differs" in done.stdout
-    assert re.search(r"planned, cap 60 .*: equal to the bit", done.stdout), done.stdout
-    assert re.search(r"spill, cap 60 .*: equal to the bit; [1-9]\d* spilled", done.stdout), done.stdout
+    run = trains_on_a_fake_gpu(four_layers(), tmp_path)
+
+    def verify(memory):
+        done = run(f"cuda:3,dram=64MiB,{memory}", "--steps", "2", "--verify-invariance", "--caps", "60")
+        assert done.stdout.count("equal to the bit") == 7 and "no run differs" in done.stdout
+        assert re.search(r"planned, cap 60 .*: equal to the bit", done.stdout), done.stdout
+        return done.stdout
+
+    assert re.search(r"spill, cap 60 .*: equal to the bit; [1-9]\d* spilled", verify("pinned=64MiB"))
+    with tempfile.TemporaryDirectory(dir=BUILD) as disk:  # the folder for temporary files may be memory, which is no disk
+        said = verify(f"host=256KiB,disk={disk}?capacity=64MiB")
+    held = re.findall(r"^([\w, ]+), cap 60 % .*; the host ([\d.]+) MiB, the disk ([\d.]+) MiB$", said, re.M)
+    assert len(held) == 7 and all(float(host) <= 0.25 for _, host, _ in held), said
+    assert all(float(disk) > 0 for name, _, disk in held if name != "none"), said

@@ -31,6 +31,20 @@ static DialectRegistry registry() {
   return registry;
 }
 
+/// The folder, empty for modules of processors. It is named before main begins.
+static std::string &gpuTwins() {
+  static std::string folder;
+  return folder;
+}
+
+void segue::test::compileForGpus(const std::string &twins) { gpuTwins() = twins; }
+
+std::vector<std::string> segue::test::targetWords() {
+  if (gpuTwins().empty())
+    return {"--target=x86-64-v3"};
+  return {"--target=sm_80", "--gpu-twins=" + gpuTwins()};
+}
+
 static CompileOptions optionsFor(bool training) {
   CompileOptions options;
   options.name = "piece";
@@ -38,6 +52,11 @@ static CompileOptions optionsFor(bool training) {
   options.optimizer = "none";
   options.v4 = false; // half the time, and every machine runs it
   options.threads = 1;
+  if (!gpuTwins().empty()) {
+    options.v3 = false;
+    options.gpuCapability = 80;
+    options.gpuTwins = gpuTwins();
+  }
   return options;
 }
 

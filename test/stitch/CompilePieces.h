@@ -26,6 +26,11 @@
 
 namespace segue::test {
 
+/// From here on modules are compiled for GPUs and no processor, with twins of their kernels in the folder `twins`.
+void compileForGpus(const std::string &twins);
+/// The options of segue-compile that say for what modules are compiled.
+std::vector<std::string> targetWords();
+
 /// The bytes of a .segue file; throws std::runtime_error with the diagnostics.
 std::string compileModule(const std::string &text, bool training);
 

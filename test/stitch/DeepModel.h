@@ -9,6 +9,7 @@
 #define SEGUE_TEST_STITCH_DEEPMODEL_H
 
 #include "CompiledModule.h"
+#include <cstdlib>
 #include <sstream>
 #include <stdexcept>
 
@@ -19,6 +20,8 @@ namespace segue::test {
 struct DeepModel {
   int64_t layers = 6, rows = 512, width = 64;
   bool isRandom = false;
+  /// For the fake driver alone, with twins where that looks for them.
+  bool forGpus = false;
   std::string optimizer = "adamw";
 
   std::string text() const {
@@ -56,6 +59,11 @@ struct DeepModel {
     options.training = true;
     options.optimizer = optimizer;
     options.v4 = false;
+    if (forGpus) {
+      options.v3 = false;
+      options.gpuCapability = 80;
+      options.gpuTwins = std::getenv("FAKE_CUDA_TWINS");
+    }
     CompiledModule module(text(), options);
     if (!module.binary)
       throw std::runtime_error(module.diagnostics + "in\n" + text());

@@ -19,11 +19,13 @@
 //
 //   SEGUE_STITCHINGS=1000 SegueRandomStitchTests         more of them
 //   SEGUE_STITCHING=17 SegueRandomStitchTests            this one
+//   SEGUE_STITCH_ORDERS=20 SegueRandomStitchTests        each in more orders
 //
 //===----------------------------------------------------------------------===//
 
 #include "CompilePieces.h"
 #include "RandomModel.h"
+#include "StitchDevices.h"
 #include "StoredPieces.h"
 #include "segue/runtime/Runtime.h"
 #include "segue/runtime/Layout/RowStorage.h"
@@ -75,7 +77,9 @@ static std::vector<std::string> compileInProcesses(const std::vector<std::string
     auto source = folder / (std::to_string(runs.size()) + ".mlir"), file = source;
     file.replace_extension(".segue");
     std::ofstream(source) << module;
-    std::vector<std::string> words = {SEGUE_COMPILE, source, "-o", file, "--optimizer=none", "--target=x86-64-v3"};
+    std::vector<std::string> words = {SEGUE_COMPILE, source, "-o", file, "--optimizer=none"};
+    for (const std::string &word : targetWords())
+      words.push_back(word);
     if (!training)
       words.push_back("--inference-only");
     std::vector<char *> arguments;
@@ -179,23 +183,22 @@ struct Totals {
   uint64_t submits = 0, elided = 0, converted = 0, cacheHits = 0, donations = 0, bounces = 0, compared = 0;
 };
 
-/// The binaries of modules that add, by type: compiled once per process.
-const Binary &adder(const TensorDesc &desc) {
-  static std::map<std::string, Binary> binaries;
-  std::string element(name(desc.element)), key = tensorType(desc.shape, element);
-  auto found = binaries.find(key);
-  if (found == binaries.end())
-    found =
-        binaries.emplace(key, Binary::fromMemory(bytesOf(compileModule(sumText(desc.shape, element), false)))).first;
-  return found->second;
+/// The file of a module that adds, by type: compiled once per process.
+const std::string &adderFile(const Shape &shape, const std::string &element) {
+  static std::map<std::string, std::string> files;
+  std::string &file = files[tensorType(shape, element)];
+  if (file.empty())
+    file = compileModule(sumText(shape, element), false);
+  return file;
 }
 
 class Stitching {
 public:
   Stitching(uint64_t seed, Totals &totals) : totals(totals), random(seed) {
     training = seed % 2;
-    drawDevice(seed);
-    device = Device::open(spec);
+    devices = drawDevices(random, seed);
+    device = Device::open(devices.spec);
+    joinedDevice = Device::open(devices.joinedSpec);
     do {
       model = RandomModel::make(random);
       pieces.clear();
@@ -207,11 +210,11 @@ public:
     ++totals.stitchings;
     totals.inProcesses += seed % 25 == 0 && mayCompileInProcesses();
     totals.training += training;
-    totals.faulty += isFaulty;
+    totals.faulty += devices.isFaulty;
     totals.pieces += pieces.size();
   }
 
-  void run() {
+  void run(uint64_t orders) {
     instances.resize(size_t(1 + below(random, 3)));
     for (size_t value = 0; value < model.values.size(); ++value)
       if (model.values[value].kind == ModelValue::Kind::Parameter)
@@ -225,8 +228,9 @@ public:
           instance.outer["grad." + valueName(output)] = makeOuter(model.values[output], /*isGradient=*/true);
     }
     runJoined();
-    // Twice: the second time plans, kept storages and cached parameters are there.
-    for (int pass = 0; pass < 2; ++pass) {
+    // From the second time on plans, kept storages and cached parameters are there.
+    for (uint64_t pass = 0; pass < orders; ++pass) {
+      beginOrder(devices, pass);
       for (Instance &instance : instances)
         instance.restart();
       play();
@@ -237,7 +241,7 @@ public:
   }
 
   std::string describe() const {
-    std::string text = "on " + spec + (training ? ", forward and backward" : ", forward") + ", cut into " +
+    std::string text = "on " + devices.spec + (training ? ", forward and backward" : ", forward") + ", cut into " +
                        std::to_string(pieces.size()) + ":\n";
     for (const std::string &module : texts)
       text += module;
@@ -315,27 +319,6 @@ private:
     return std::ranges::includes(calls, joinedCalls);
   }
 
-  void drawDevice(uint64_t seed) {
-    // Half of the others run bodies when they are enqueued.
-    std::string sim = seed % 2 ? "sim:" : "sim:streams,";
-    std::string common = "latency=0s,link=1000GB/s,threads=1,dram=64MiB,pinned=16MiB,l1=1MiB";
-    switch (below(random, 10)) {
-    case 0:
-      spec = "cpu:threads=1";
-      break;
-    case 1:
-      spec = sim + common;
-      break;
-    case 2:
-    case 3:
-      isFaulty = true;
-      spec = sim + common + ",fail-copy=0.15,fail-alloc=0.05,shrink=0.001,adversarial=" + std::to_string(seed);
-      break;
-    default:
-      spec = sim + common + ",adversarial=" + std::to_string(seed);
-    }
-  }
-
   //===--------------------------------------------------------------------===//
   // Values
   //===--------------------------------------------------------------------===//
@@ -344,8 +327,7 @@ private:
   /// are what the codes mean.
   Outer makeOuter(const ModelValue &value, bool isGradient = false) {
     ElementType element = elementOf(value);
-    DeviceRef cpu = joinedDevice;
-    Tensor dense = Tensor::onHost(cpu, value.shape, element);
+    Tensor dense = Tensor::onHost(joinedDevice, value.shape, element);
     int64_t count = int64_t(dense.elementCount());
     auto unit = [&] { return float(below(random, 4001) - 2000) / 2000; };
     if (element == ElementType::i64) {
@@ -401,7 +383,7 @@ private:
       try {
         return call();
       } catch (const Error &error) {
-        if (!isFaulty || error.code() != ErrorCode::DeviceOom || tries > 1000)
+        if (!devices.isFaulty || error.code() != ErrorCode::DeviceOom || tries > 1000)
           throw;
         ++totals.retries;
       }
@@ -410,6 +392,15 @@ private:
   //===--------------------------------------------------------------------===//
   // The joined program
   //===--------------------------------------------------------------------===//
+
+  /// The module that adds two tensors of a type.
+  const Binary &adder(const TensorDesc &desc) {
+    std::string element(name(desc.element)), key = tensorType(desc.shape, element);
+    auto found = adders.find(key);
+    if (found == adders.end())
+      found = adders.emplace(key, Binary::fromMemory(bytesOf(adderFile(desc.shape, element)))).first;
+    return found->second;
+  }
 
   void runJoined() {
     Binary binary = Binary::fromMemory(bytesOf(joined));
@@ -438,7 +429,7 @@ private:
       }
       std::vector<Tensor> results = submit(joinedDevice, program, inputs);
       for (size_t i = 0; i < results.size(); ++i)
-        instance.expected[program.output(i).name] = results[i];
+        instance.expected[program.output(i).name] = toHost(results[i]);
     }
   }
 
@@ -494,7 +485,7 @@ private:
 
   /// A copy failed twice: what depends on it is void, and the instance begins anew.
   void abandon(Instance &instance, const Error &error) {
-    if (!isFaulty || error.code() != ErrorCode::TransferFailed || ++instance.restarts > 100)
+    if (!devices.isFaulty || error.code() != ErrorCode::TransferFailed || ++instance.restarts > 100)
       throw error;
     ++totals.restarts;
     instance.restart();
@@ -649,13 +640,14 @@ private:
 
   Totals &totals;
   Random random;
-  bool training = false, isFaulty = false;
-  std::string spec;
-  DeviceRef device, joinedDevice = Device::open("cpu:threads=1");
+  bool training = false;
+  StitchDevices devices;
+  DeviceRef device, joinedDevice;
   RandomModel model;
   std::vector<ModelPiece> pieces;
   std::vector<std::string> texts;
   std::vector<Binary> binaries;
+  std::map<std::string, Binary> adders;
   std::string joined;
   std::map<std::string, Outer> parameters;
   std::vector<Instance> instances;
@@ -667,13 +659,13 @@ class RandomStitchTest : public testing::TestWithParam<uint64_t> {};
 
 INSTANTIATE_TEST_SUITE_P(Shard, RandomStitchTest, testing::Range(uint64_t(0), shards));
 
-// Issue 4: 200 of them.
 TEST_P(RandomStitchTest, HasTheBitsOfTheJoinedProgram) {
   auto number = [](const char *name, uint64_t absent) {
     const char *text = std::getenv(name);
     return text ? std::strtoull(text, nullptr, 10) : absent;
   };
-  uint64_t count = number("SEGUE_STITCHINGS", 200), only = number("SEGUE_STITCHING", UINT64_MAX);
+  uint64_t count = number("SEGUE_STITCHINGS", usualStitchings), only = number("SEGUE_STITCHING", UINT64_MAX);
+  uint64_t orders = number("SEGUE_STITCH_ORDERS", usualOrders);
   Totals totals;
   for (uint64_t seed = GetParam(); seed < std::max(count, only == UINT64_MAX ? 0 : only + 1); seed += shards) {
     if (only != UINT64_MAX && seed != only)
@@ -682,7 +674,7 @@ TEST_P(RandomStitchTest, HasTheBitsOfTheJoinedProgram) {
     try {
       Stitching stitching(seed, totals);
       text = stitching.describe();
-      stitching.run();
+      stitching.run(orders);
     } catch (const std::exception &error) {
       ADD_FAILURE() << error.what();
     }
@@ -690,11 +682,11 @@ TEST_P(RandomStitchTest, HasTheBitsOfTheJoinedProgram) {
   }
   if (totals.stitchings == 0)
     return;
-  std::printf("%lu stitchings of %lu modules, %lu compiled by processes of their own, %lu tried without strides in "
-              "signatures, %lu models drawn again; "
+  std::printf("%lu stitchings in %lu orders each of %lu modules, %lu compiled by processes of their own, %lu tried "
+              "without strides in signatures, %lu models drawn again; "
               "%lu with backward, %lu on devices that fail: %lu submits tried again, %lu instances begun anew\n",
-              totals.stitchings, totals.pieces, totals.inProcesses, totals.plain, totals.redrawn, totals.training,
-              totals.faulty, totals.retries, totals.restarts);
+              totals.stitchings, orders, totals.pieces, totals.inProcesses, totals.plain, totals.redrawn,
+              totals.training, totals.faulty, totals.retries, totals.restarts);
   std::printf("%lu submits, inputs: %lu in place, %lu converted, %lu from the cache; %lu tensors brought elsewhere "
               "between them, %lu bounces, %lu donations; %lu tensors equal to the bit\n",
               totals.submits, totals.elided, totals.converted, totals.cacheHits, totals.relaid, totals.bounces,

@@ -217,7 +217,8 @@ class Segment:
         return self._waiting[key] <= _CALLS_IN_PYTORCH + beyond
 
     def _module(self, text: str) -> "_runtime.Module":
-        binary = _runtime.Binary.from_bytes(compile_text(text, self.name, training=False), self.name)
+        file = compile_text(text, self.name, training=False, target=self.device.kernel_target)
+        binary = _runtime.Binary.from_bytes(file, self.name)
         return _runtime.Module(self.device, binary, self.name)
 
     def origins_of_refusals(self) -> set[str | None]:

@@ -15,10 +15,13 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CudaDevice.h"
+#include "../Drivers/DiskTier.h"
 #include "../Drivers/Drivers.h"
 #include "../Drivers/KernelLaunch.h"
 #include "../Drivers/RunWork.h"
 #include "CudaEngine.h"
+#include "GpuDisk.h"
 #include "GpuFigures.h"
 #include "HostMemory.h"
 #include "Kernels.h"
@@ -58,13 +61,15 @@ struct Options {
   uint64_t dramBytes = 0, pinnedBytes = 0;
   std::string profile;
   ProductOptions products;
+  /// The options, where they name a disk.
+  std::optional<DeviceOptions> disk;
 
   explicit Options(const DeviceOptions &given);
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public DiskHolder {
 public:
-  CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context);
+  CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context, const SpillSeam *seam);
   ~CudaDevice() override;
 
   std::string name() const override { return name_; }
@@ -77,7 +82,12 @@ public:
   std::string kernelTarget() const override;
   uint64_t bytesForPrograms() const override { return engine_.bytesToTake(); }
   std::optional<LinkSpeed> link() const override { return figures_.link; }
+  std::optional<LinkSpeed> diskLink() const override {
+    return disk_ ? std::optional(disk_->speed()) : std::nullopt;
+  }
   std::optional<std::string> twin() const override {
+    if (disk_)
+      return diskTier()->twin();
     return figures_.twin(spaces_[2].capacityBytes, spaces_[1].capacityBytes, spaces_[0].capacityBytes);
   }
 
@@ -101,6 +111,12 @@ public:
     return space == Space::DeviceDram ? dram_.freeRanges() : std::vector<AddressRange>();
   }
   FreeMemory freeMemory(Space space) const override;
+  uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override {
+    return space == Space::Disk ? SpillFile::inBlocks(bytes) : bytes;
+  }
+  uint32_t leastAlignment(Space space, uint64_t bytes) const override {
+    return disk_ && space == Space::HostPinned ? alignmentAboveDisk(bytes) : 1;
+  }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
     dram_.settle();
@@ -135,16 +151,18 @@ public:
 
 private:
   bool isOnDevice(const void *address) const { return dram_.holds(address) || lent_.holds(address); }
-  void copyNow(std::byte *target, const std::byte *source, uint64_t bytes);
-  void copyStaged(std::byte *target, const std::byte *source, uint64_t bytes);
+  void copyNow(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries);
+  void copyStaged(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries);
   void giveCopy(std::byte *target, const std::byte *source, uint64_t bytes);
+  void callOnHost(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries);
+  bool isOnDisk(const void *address) const { return disk_ && disk_->space().holds(address); }
   void makeStack(uint64_t bytes, const KernelSource &source);
 
   std::string name_;
   std::shared_ptr<const Context> context_;
   int multiprocessors_;
   GpuFigures figures_;
-  SpaceInfo spaces_[3];
+  std::vector<SpaceInfo> spaces_;
   mutable Streams streams_; // who asks whether work is done tells its end
   HostHeap heap_;
   PinnedMemory pinned_;
@@ -155,6 +173,7 @@ private:
   BuiltinKernels builtin_;
   Products products_;
   CudaEngine engine_;
+  std::optional<GpuDisk> disk_;
   /// Chunks move by being mapped elsewhere; what lies between blocks within them moves by copies.
   std::optional<DramCompactor> dramCompactor_;
   /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
@@ -178,10 +197,16 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"dram", "panels", "pinned", "profile", "tf32", "workspace"};
+  static constexpr std::string_view keys[] = {"disk", "dram", "host", "panels", "pinned", "profile", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
+  if (rest.has("disk")) {
+    pinnedBytes = hostAboveDisk(rest, pinnedBytes);
+    disk = rest;
+  } else if (rest.has("host")) {
+    rest.fail("host= says what may stay in the host's memory above a disk, and there is no disk=; leave it out");
+  }
   profile = rest.text("profile", "");
   std::string tf32 = rest.text("tf32", "off");
   if (tf32 != "on" && tf32 != "off")
@@ -195,7 +220,8 @@ Options::Options(const DeviceOptions &given) {
     rest.fail("pinned=" + rest.text("pinned", "") + " leaves no page-locked memory, through which copies go");
 }
 
-CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context)
+CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context,
+                       const SpillSeam *seam)
     : name_(std::move(name)), context_(std::move(context)),
       multiprocessors_(context_->attribute(attributeMultiprocessors)), figures_(*context_, options.profile),
       spaces_{{Space::Host, hostBytes()}, {Space::HostPinned, options.pinnedBytes},
@@ -207,6 +233,15 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
       products_(name_, builtin_, memory(), options.products),
       engine_(name_, builtin_, products_, memory(), options.products) {
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
+  if (options.disk) {
+    DiskOptions disk(*options.disk, figures_.disk);
+    disk.spill.seam = seam;
+    disk_.emplace(*context_, streams_, disk);
+    SpillFile &file = disk_->space().file();
+    spaces_.push_back({Space::Disk, file.capacity()});
+    setDisk(*this, file,
+            figures_.twinAboveDisk(options.dramBytes, options.pinnedBytes, file.capacity(), disk_->speed()));
+  }
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
 }
@@ -227,7 +262,7 @@ CudaDevice::~CudaDevice() {
     (void)context_->succeeded(context_->api().ctxSetLimit(limitStackSize, firstStackLimit_), "cuCtxSetLimit");
 }
 
-static DeviceRef open(const DeviceOptions &given) {
+DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
   Options options(given);
   std::string name = "cuda:" + std::to_string(options.number);
   auto context = std::make_shared<const Context>(name, Api::open(name), options.number);
@@ -244,8 +279,10 @@ static DeviceRef open(const DeviceOptions &given) {
   }
   if (options.dramBytes == 0)
     throw Error(ErrorCode::DeviceOom, "device \"" + name + "\": " + context->model() + " has no free memory");
-  std::string spec =
-      name + ",dram=" + std::to_string(options.dramBytes) + ",pinned=" + std::to_string(options.pinnedBytes);
+  std::string spec = name + ",dram=" + std::to_string(options.dramBytes) + (options.disk ? ",host=" : ",pinned=") +
+                     std::to_string(options.pinnedBytes);
+  if (options.disk)
+    spec += ",disk=" + options.disk->text("disk", "");
   if (!options.profile.empty())
     spec += ",profile=" + options.profile;
   if (options.products.tf32)
@@ -254,7 +291,7 @@ static DeviceRef open(const DeviceOptions &given) {
     spec += ",workspace=" + std::to_string(options.products.workspaceBytes);
   if (options.products.panelBytes != ProductOptions().panelBytes)
     spec += ",panels=" + std::to_string(options.products.panelBytes);
-  return std::make_shared<CudaDevice>(spec, options, context);
+  return std::make_shared<CudaDevice>(spec, options, context, seam);
 }
 
 //===----------------------------------------------------------------------===//
@@ -273,6 +310,7 @@ MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignme
   case Space::DeviceDram:
     return takesForDriver ? dram_.takeForDriver(bytes) : dram_.take(bytes, alignment);
   case Space::Disk:
+    return disk_ ? disk_->take(bytes, alignment) : MemoryBlock();
   case Space::DeviceL1:
     break;
   }
@@ -287,11 +325,14 @@ void CudaDevice::giveMemory(Space space, void *data, uint64_t bytes, uint32_t al
     pinned_.give(data, bytes, lastUse);
   else if (space == Space::DeviceDram)
     dram_.give(data, bytes, lastUse);
+  else if (space == Space::Disk && disk_)
+    disk_->give(data, bytes, lastUse);
 }
 
 FreeMemory CudaDevice::freeMemory(Space space) const {
   return space == Space::DeviceDram   ? dram_.freeMemory()
          : space == Space::HostPinned ? pinned_.freeMemory()
+         : space == Space::Disk       ? disk_->freeMemory()
                                       : Device::freeMemory(space);
 }
 
@@ -353,8 +394,15 @@ void CudaDevice::giveCopy(std::byte *target, const std::byte *source, uint64_t b
   });
 }
 
-/// Copies, in a body, between pageable memory and the device.
-void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t bytes) {
+/// Copies between memory of the host and the disk, or within either, in the order of the queue.
+void CudaDevice::callOnHost(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries) {
+  if (!isOnDisk(target) && !isOnDisk(source))
+    return streams_.call([=] { std::memcpy(target, source, bytes); });
+  disk_->call([=, &space = disk_->space()] { copyWithTries(tries, [&] { space.copy(target, source, bytes); }); });
+}
+
+/// Copies, in a body, between the device and pageable memory or the disk.
+void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries) {
   std::byte *&staging = staging_[uint8_t(streams_.openQueue())];
   if (!staging) {
     void *data = nullptr;
@@ -367,7 +415,7 @@ void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t
     std::byte *to = target + done, *buffer = staging;
     const std::byte *from = source + done;
     if (toDevice)
-      streams_.call([=] { std::memcpy(buffer, from, part); });
+      callOnHost(buffer, from, part, tries);
     streams_.give([&](CUstream stream) {
       if (toDevice)
         context_->check(context_->api().toDevice(onDevice(to), buffer, part, stream), "cuMemcpyHtoDAsync",
@@ -377,24 +425,37 @@ void CudaDevice::copyStaged(std::byte *target, const std::byte *source, uint64_t
                         ErrorCode::TransferFailed);
     });
     if (!toDevice)
-      streams_.call([=] { std::memcpy(to, buffer, part); });
+      callOnHost(to, buffer, part, tries);
   }
 }
 
-void CudaDevice::copyNow(std::byte *target, const std::byte *source, uint64_t bytes) {
+void CudaDevice::copyNow(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries) {
   if (!bytes)
     return;
   bool fromDevice = isOnDevice(source), toDevice = isOnDevice(target);
   if (!fromDevice && !toDevice)
-    return streams_.call([=] { std::memcpy(target, source, bytes); });
+    return callOnHost(target, source, bytes, tries);
   const std::byte *host = fromDevice ? target : source;
+  if (!streams_.inBody() && isOnDisk(host)) {
+    std::vector<std::byte> piece(std::min(bytes, stagingBytes));
+    for (uint64_t done = 0; done < bytes; done += piece.size()) {
+      uint64_t part = std::min<uint64_t>(piece.size(), bytes - done);
+      copyNow(piece.data(), source + done, part, tries);
+      copyNow(target + done, piece.data(), part, tries);
+    }
+    return;
+  }
   if (fromDevice == toDevice || pinned_.holds(host) || !streams_.inBody())
     return giveCopy(target, source, bytes);
-  copyStaged(target, source, bytes);
+  copyStaged(target, source, bytes, tries);
 }
 
 void CudaDevice::copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) {
-  copyWithTries(tries, [&] { copyNow(static_cast<std::byte *>(target), static_cast<const std::byte *>(source), bytes); });
+  auto *to = static_cast<std::byte *>(target);
+  auto *from = static_cast<const std::byte *>(source);
+  if (isOnDisk(to) || isOnDisk(from))
+    return copyNow(to, from, bytes, tries); // which tries the disk's part of it when its turn comes
+  copyWithTries(tries, [&] { copyNow(to, from, bytes, nullptr); });
 }
 
 void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
@@ -403,10 +464,13 @@ void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target
     throw Error(ErrorCode::InvalidArgument, "device \"" + name_ +
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");
-  if (!fromDevice)
-    return streams_.call([&plan, source, target] {
-      relayoutHere(plan, source, target, int(std::thread::hardware_concurrency()));
+  static const int processors = int(std::thread::hardware_concurrency());
+  if (isOnDisk(source) || isOnDisk(target))
+    return disk_->call([&plan, source, target, &space = disk_->space()] {
+      space.relayout(plan, source, target, processors);
     });
+  if (!fromDevice)
+    return streams_.call([&plan, source, target] { relayoutHere(plan, source, target, processors); });
   relayoutOnDevice(builtin_, plan, static_cast<const std::byte *>(source), static_cast<std::byte *>(target));
 }
 
@@ -415,7 +479,8 @@ void CudaDevice::relayout(const CopyPlan &plan, const void *source, void *target
 namespace segue::inline runtime {
 
 void useCuda() {
-  static const bool isAdded = (addDriver({"cuda", cuda::open}), true);
+  auto open = [](const DeviceOptions &options) { return cuda::openCudaDevice(options); };
+  static const bool isAdded = (addDriver({"cuda", open}), true);
   (void)isAdded;
 }
 

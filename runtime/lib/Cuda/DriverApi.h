@@ -79,7 +79,7 @@ enum : int {
   pointerDeviceOrdinal = 9,
   memoryOfDevice = 2,
 };
-enum : unsigned { streamNonBlocking = 1, eventBlockingSync = 1, eventNoTiming = 2 };
+enum : unsigned { streamNonBlocking = 1, eventBlockingSync = 1, eventNoTiming = 2, waitValueGreaterEqual = 0 };
 enum : int { captureRelaxed = 2 };
 
 /// These are CUmemLocation, CUmemAllocationProp and CUmemAccessDesc.
@@ -140,6 +140,7 @@ struct MemAccess {
   X(streamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                                                             \
   X(streamSynchronize, cuStreamSynchronize, CUresult(CUstream))                                                        \
   X(streamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))                                         \
+  X(streamWaitValue, cuStreamWaitValue32_v2, CUresult(CUstream, CUdeviceptr, uint32_t, unsigned))                      \
   X(hostFunction, cuLaunchHostFunc, CUresult(CUstream, CUhostFn, void *))                                              \
   X(eventCreate, cuEventCreate, CUresult(CUevent *, unsigned))                                                         \
   X(eventDestroy, cuEventDestroy_v2, CUresult(CUevent))                                                                \

@@ -40,21 +40,36 @@ GpuFigures::GpuFigures(const Context &context, const std::string &profile) {
   link = {known.bytesPerSecond("h2d", both > 0 ? both : link.h2dBytesPerSecond),
           known.bytesPerSecond("d2h", both > 0 ? both : link.d2hBytesPerSecond),
           known.seconds("latency", link.latencySeconds)};
+  disk.h2dBytesPerSecond = known.bytesPerSecond("diskread", disk.h2dBytesPerSecond);
+  disk.d2hBytesPerSecond = known.bytesPerSecond("diskwrite", disk.d2hBytesPerSecond);
   flopsPerSecond = known.flopsPerSecond("flops", flopsPerSecond);
   memoryBytesPerSecond = known.bytesPerSecond("membw", memoryBytesPerSecond);
   hostBytesPerSecond = known.bytesPerSecond("hostmem", hostBytesPerSecond);
   launchSeconds = known.seconds("launch", launchSeconds);
 }
 
-std::string GpuFigures::twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const {
+std::string GpuFigures::speeds() const {
   char speeds[256];
   std::snprintf(speeds, sizeof speeds,
                 ",l1=0,h2d=%.12gB/s,d2h=%.12gB/s,latency=%.12gus,flops=%.12gGFLOP/s,membw=%.12gB/s,"
                 "hostmem=%.12gB/s,launch=%.12gus",
                 link.h2dBytesPerSecond, link.d2hBytesPerSecond, link.latencySeconds * 1e6, flopsPerSecond / 1e9,
                 memoryBytesPerSecond, hostBytesPerSecond, launchSeconds * 1e6);
+  return speeds;
+}
+
+std::string GpuFigures::twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const {
   return "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
-         ",host=" + std::to_string(hostBytes) + speeds;
+         ",host=" + std::to_string(hostBytes) + speeds();
+}
+
+std::string GpuFigures::twinAboveDisk(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes,
+                                      const LinkSpeed &speed) const {
+  char rates[96];
+  std::snprintf(rates, sizeof rates, ",diskread=%.12gB/s,diskwrite=%.12gB/s", speed.h2dBytesPerSecond,
+                speed.d2hBytesPerSecond);
+  return "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
+         ",disk=" + std::to_string(diskBytes) + rates + speeds();
 }
 
 } // namespace segue::inline runtime::cuda

@@ -15,13 +15,15 @@
 #ifndef SEGUE_LIB_CUDA_GPUFIGURES_H
 #define SEGUE_LIB_CUDA_GPUFIGURES_H
 
+#include "../Drivers/DiskOptions.h"
 #include "Context.h"
-#include "segue/runtime/Device/LinkSpeed.h"
 
 namespace segue::inline runtime::cuda {
 
 struct GpuFigures {
   LinkSpeed link{25e9, 25e9, 7.6e-6};
+  /// Of a disk below the host's memory, where its spec says nothing of it.
+  LinkSpeed disk = usualDisk;
   double flopsPerSecond = 684e12, memoryBytesPerSecond = 3028e9, hostBytesPerSecond = 12e9, launchSeconds = 2e-6;
 
   /// Asks the driver, and then the profile; without one `profile` is empty. Throws what
@@ -30,6 +32,11 @@ struct GpuFigures {
 
   /// Returns the spec of the device of virtual time for a GPU with so much memory.
   std::string twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const;
+  /// The same with a disk of this size and speed below the page-locked memory.
+  std::string twinAboveDisk(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes, const LinkSpeed &speed) const;
+
+private:
+  std::string speeds() const;
 };
 
 } // namespace segue::inline runtime::cuda

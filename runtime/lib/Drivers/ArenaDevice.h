@@ -19,7 +19,7 @@
 
 namespace segue::inline runtime {
 
-class ArenaDevice : public Device {
+class ArenaDevice : public Device, public DiskHolder {
 public:
   std::span<const SpaceInfo> spaces() const override { return arenas_.spaces(); }
   bool hasUnifiedMemory() const override { return false; }
@@ -48,20 +48,12 @@ public:
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override { return arenas_.takenBytes(space, bytes); }
   uint32_t leastAlignment(Space space, uint64_t bytes) const override { return arenas_.leastAlignment(space, bytes); }
 
-  /// Returns null without a disk of bytes.
-  DiskTier *diskTier() { return diskTier_ ? &*diskTier_ : nullptr; }
-  const DiskTier *diskTier() const { return diskTier_ ? &*diskTier_ : nullptr; }
-
 protected:
   /// Refers to `arenas`, a member of the device, which decides when it is made and when it goes.
   explicit ArenaDevice(SimMemory &arenas) : arenas_(arenas) {}
 
-  /// Says which file is the disk, and the spec of the device's twin.
-  void setDisk(SpillFile &file, std::string twin) { diskTier_.emplace(*this, arenas_, file, std::move(twin)); }
-
 private:
   SimMemory &arenas_;
-  std::optional<DiskTier> diskTier_;
 };
 
 } // namespace segue::inline runtime

@@ -141,7 +141,7 @@ DiskDevice::DiskDevice(const DeviceOptions &options, const DeviceOptions &profil
       link_(disk.speed) {
   dramCompactor_.emplace(*this, ram_.dramBegin(), std::nullopt);
   auto capacity = [&](Space space) { return Device::memory().budget(space); };
-  setDisk(disk_.file(), twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk),
+  setDisk(*this, disk_.file(), twinSpec(capacity(Space::DeviceDram), capacity(Space::HostPinned), capacity(Space::Disk),
                                  threads(), disk, profile));
 }
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "DiskOptions.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <filesystem>
 
@@ -37,6 +38,21 @@ DiskOptions::DiskOptions(const DeviceOptions &options, const LinkSpeed &speed) :
     spill.engine = engine == "ring" ? SpillOptions::Engine::Ring : SpillOptions::Engine::Threads;
   // A model has many small tensors, each of which would wait for the disk by itself.
   spill.cachedBelow = 64 << 10;
+}
+
+uint64_t hostAboveDisk(const DeviceOptions &options, uint64_t pinnedBytes) {
+  if (options.has("host") && options.has("pinned"))
+    options.fail("with a disk, host= is page-locked memory; leave pinned= out");
+  uint64_t bytes = options.bytes("host", pinnedBytes);
+  requireHostAboveDisk(options, options.has("host") ? "host=" : "pinned=", bytes);
+  return bytes;
+}
+
+void requireHostAboveDisk(const DeviceOptions &options, std::string_view option, uint64_t bytes) {
+  if (bytes < leastHostAboveDisk)
+    options.fail(std::string(option) + std::to_string(bytes) +
+                 " is too little memory of the host above a disk: buffers to and from the disk need " +
+                 std::to_string(leastHostAboveDisk) + " bytes at least");
 }
 
 } // namespace segue::inline runtime

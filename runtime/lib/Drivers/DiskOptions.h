@@ -33,7 +33,7 @@ struct DiskOptions {
   DiskOptions(const DeviceOptions &options, const LinkSpeed &speed);
 
   /// The capacity in whole blocks of a file.
-  uint64_t wholeBytes() const { return (capacityBytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block; }
+  uint64_t wholeBytes() const { return SpillFile::inBlocks(capacityBytes); }
 
   std::string folder;
   uint64_t capacityBytes = 0;
@@ -41,6 +41,15 @@ struct DiskOptions {
   LinkSpeed speed;
   SpillOptions spill;
 };
+
+/// Returns the bytes of page-locked memory above a disk that lies below the host's memory: what host= says, all that
+/// may stay there, or else `pinnedBytes`. Throws InvalidArgument where both are given, or too little.
+uint64_t hostAboveDisk(const DeviceOptions &options, uint64_t pinnedBytes);
+/// Throws InvalidArgument if page-locked memory, which `option` says, is too little above a disk.
+void requireHostAboveDisk(const DeviceOptions &options, std::string_view option, uint64_t bytes);
+/// Copies of blocks that are no smaller than one of the disk are fastest from such addresses of the memory above it:
+/// from others each byte is copied once more.
+inline uint32_t alignmentAboveDisk(uint64_t bytes) { return bytes >= SpillFile::block ? 512 : 1; }
 
 /// A call to a disk is expected to take so long besides its bytes.
 inline constexpr double diskLatencySeconds = 100e-6;

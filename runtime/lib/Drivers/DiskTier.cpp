@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "DiskTier.h"
-#include "ArenaDevice.h"
 #include "DeviceOptions.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Memory/DeviceMemory.h"
@@ -16,8 +15,8 @@
 namespace segue::inline runtime {
 
 DiskTier *diskTier(Device &device) {
-  auto *arenas = dynamic_cast<ArenaDevice *>(&device);
-  return arenas ? arenas->diskTier() : nullptr;
+  auto *holder = dynamic_cast<DiskHolder *>(&device);
+  return holder ? holder->diskTier() : nullptr;
 }
 
 static std::string mebibytes(uint64_t bytes) {
@@ -36,14 +35,14 @@ static std::string withDisk(const std::string &spec, uint64_t bytes) {
 
 void DiskTier::require(const SealRoom &room) {
   auto missing = [](uint64_t wanted, uint64_t taken) {
-    return (wanted - std::min(wanted, taken) + SpillFile::block - 1) / SpillFile::block * SpillFile::block;
+    return SpillFile::inBlocks(wanted - std::min(wanted, taken));
   };
   SealRoom more{missing(room.spareBytes, taken_.spareBytes), missing(room.copyBytes, taken_.copyBytes)};
   if (!more.bytes())
     return;
   DeviceMemory &memory = device_.memory();
   uint64_t budget = memory.budget(Space::Disk), live = memory.liveBytes(Space::Disk);
-  uint64_t free = std::min(budget - std::min(budget, live), arenas_.freeMemory(Space::Disk).bytes);
+  uint64_t free = std::min(budget - std::min(budget, live), device_.freeMemory(Space::Disk).bytes);
   if (more.bytes() > free)
     throw Error(ErrorCode::DeviceOom,
                 "checkpoints that seal what lies on the disk need " + mebibytes(room.bytes()) +
@@ -64,9 +63,9 @@ void DiskTier::require(const SealRoom &room) {
 std::vector<SpillExtent> DiskTier::take(uint64_t bytes) {
   std::vector<SpillExtent> extents;
   while (bytes) {
-    uint64_t largest = arenas_.freeMemory(Space::Disk).largestRange / SpillFile::block * SpillFile::block;
+    uint64_t largest = device_.freeMemory(Space::Disk).largestRange / SpillFile::block * SpillFile::block;
     uint64_t size = std::min(bytes, largest);
-    MemoryBlock block = size ? arenas_.take(Space::Disk, size, uint32_t(SpillFile::block), Lifetime::Long)
+    MemoryBlock block = size ? device_.takeMemory(Space::Disk, size, uint32_t(SpillFile::block), Lifetime::Long)
                              : MemoryBlock();
     if (!block.data)
       throw Error(ErrorCode::DeviceOom, "the disk has no whole blocks left for checkpoints that seal what lies there");

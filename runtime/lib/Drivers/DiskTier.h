@@ -16,11 +16,10 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Disk/SpillFile.h"
+#include <optional>
 #include <span>
 
 namespace segue::inline runtime {
-
-class SimMemory;
 
 /// The bytes of a disk that seals take beside what lies there: a second place for all that a step changes, and room for
 /// copies of what never changes and lies elsewhere.
@@ -31,10 +30,8 @@ struct SealRoom {
 
 class DiskTier {
 public:
-  /// `file` is the disk of `device`, whose addresses are in `arenas`; `twin` is the spec of its twin. All three outlive
-  /// this.
-  DiskTier(Device &device, SimMemory &arenas, SpillFile &file, std::string twin)
-      : device_(device), arenas_(arenas), file_(file), twin_(std::move(twin)) {}
+  /// `file` is the disk of `device`, both of which outlive this; `twin` is the spec of its twin.
+  DiskTier(Device &device, SpillFile &file, std::string twin) : device_(device), file_(file), twin_(std::move(twin)) {}
 
   /// Returns the file, whose offset 0 is the address file().data().
   SpillFile &file() const { return file_; }
@@ -54,11 +51,27 @@ private:
   std::vector<SpillExtent> take(uint64_t bytes);
 
   Device &device_;
-  SimMemory &arenas_;
   SpillFile &file_;
   std::string twin_;
   SealRoom taken_;
   std::vector<SpillExtent> copyRoom_;
+};
+
+/// A device that may have a disk is this besides.
+class DiskHolder {
+public:
+  virtual ~DiskHolder() = default;
+
+  /// Returns null without a disk of bytes.
+  DiskTier *diskTier() { return diskTier_ ? &*diskTier_ : nullptr; }
+  const DiskTier *diskTier() const { return diskTier_ ? &*diskTier_ : nullptr; }
+
+protected:
+  /// Says which file is the disk of `device`, and the spec of the device's twin.
+  void setDisk(Device &device, SpillFile &file, std::string twin) { diskTier_.emplace(device, file, std::move(twin)); }
+
+private:
+  std::optional<DiskTier> diskTier_;
 };
 
 /// Returns null for a device without a disk of bytes.

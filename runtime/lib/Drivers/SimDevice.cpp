@@ -132,7 +132,7 @@ SimDevice::SimDevice(const SimProfile &profile, std::unique_ptr<const DiskSpace>
     queues_ = std::make_unique<ThreadedQueues>();
   }
   if (disk_)
-    setDisk(disk_->file(), profile.twin);
+    setDisk(*this, disk_->file(), profile.twin);
   dramCompactor_.emplace(*this, ram_.dramBegin(), profile.adversary);
   if (L1Arena *arena = ram_.l1Arena())
     l1Compactor_.emplace(*this, *arena, ram_.l1Begin());

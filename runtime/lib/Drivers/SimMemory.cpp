@@ -117,8 +117,7 @@ uint64_t SimMemory::takenBytes(Space space, uint64_t bytes) const {
 }
 
 uint32_t SimMemory::leastAlignment(Space space, uint64_t bytes) const {
-  static constexpr uint32_t sector = 512;
-  return space == aboveDisk_ && bytes >= SpillFile::block ? sector : 1;
+  return space == aboveDisk_ ? alignmentAboveDisk(bytes) : 1;
 }
 
 bool SimMemory::isOnDevice(const void *address) const {

@@ -54,8 +54,7 @@ public:
   FreeMemory freeMemory(Space space) const;
   bool isHeap(Space space) const { return space == Space::Host && !regions_[uint8_t(space)].arena; }
   uint64_t takenBytes(Space space, uint64_t bytes) const;
-  /// Returns, above a disk, the alignment that direct reads and writes want, for blocks that
-  /// are no smaller than one of the disk: from other addresses each byte is copied once more.
+  /// Returns, above a disk, the alignment that direct reads and writes want.
   uint32_t leastAlignment(Space space, uint64_t bytes) const;
 
   std::byte *dramBegin() { return region(Space::DeviceDram).begin; }
@@ -114,7 +113,7 @@ private:
 
   /// Returns the bytes that a block takes of its arena: on a disk, whole blocks of a file.
   static uint64_t wholeBytes(Space space, uint64_t bytes) {
-    return space == Space::Disk ? (bytes + SpillFile::block - 1) / SpillFile::block * SpillFile::block : bytes;
+    return space == Space::Disk ? SpillFile::inBlocks(bytes) : bytes;
   }
   /// Makes a block of what the arena found; throws UseAfterFree as `take` does.
   MemoryBlock finish(Space space, const BestFitArena::Block &found, uint64_t bytes, uint32_t alignment);

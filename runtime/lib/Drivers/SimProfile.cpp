@@ -8,7 +8,6 @@
 #include "SimProfile.h"
 #include "DeviceProfile.h"
 #include "segue/runtime/Error.h"
-#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <charconv>
 #include <random>
@@ -89,8 +88,6 @@ SimProfile SimProfile::parse(DeviceOptions options) {
                         ? "a disk has its speeds behind its folder, disk=FOLDER?read=2GB/s&write=1GB/s"
                         : "kernels take the time they take"));
   bool hasFile = options.has("disk") && !profile.isVirtual;
-  if (hasFile && options.has("host") && options.has("pinned"))
-    options.fail("with a disk, host= is page-locked memory; leave pinned= out");
   if (adversarial && options.text("adversarial", "").empty())
     options.set("adversarial", std::to_string(std::random_device()()));
   profile.name = options.spec();
@@ -117,17 +114,14 @@ SimProfile SimProfile::parse(DeviceOptions options) {
     if (isBelowHost)
       profile.diskLink = diskSpeed;
   } else if (hasFile) {
-    if (options.has("host"))
-      profile.pinnedBytes = options.bytes("host", 0);
+    profile.pinnedBytes = hostAboveDisk(options, profile.pinnedBytes);
     profile.hostBytes = physical;
     profile.disk = std::make_shared<const DiskOptions>(options, diskSpeed);
     profile.diskBytes = profile.disk->wholeBytes();
     profile.diskLink = profile.disk->speed;
   }
-  if (profile.diskLink && profile.pinnedBytes < leastHostAboveDisk)
-    options.fail((options.has("host") && hasFile ? "host=" : "pinned=") + std::to_string(profile.pinnedBytes) +
-                 " is too little memory of the host above a disk: buffers to and from the disk need " +
-                 std::to_string(leastHostAboveDisk) + " bytes at least");
+  if (profile.diskLink && profile.isVirtual)
+    requireHostAboveDisk(options, "pinned=", profile.pinnedBytes);
   profile.l1Bytes = from("l1").bytes("l1", 1 << 20);
   // A direction in the spec, then the link in the spec, then the file's.
   double fileLink = file.bytesPerSecond("link", 16e9);

@@ -51,8 +51,6 @@ std::string RunBudget::device(std::string_view device) const {
   if (driver == "cpu" && spillFolder.empty())
     refuse("what has no room in memory needs a disk; give the spill folder (--spill-dir FOLDER, "
            "spill_dir=\"FOLDER\")");
-  if (driver != "cpu" && driver != "sim" && !spillFolder.empty())
-    refuse("a spill folder goes with the devices \"cpu\" and \"sim\"; what leaves another goes to the host's memory");
   if (spillCapacityBytes && spillFolder.empty())
     refuse("a capacity of the spill folder goes with such a folder (--spill-dir FOLDER, spill_dir=\"FOLDER\")");
   options.set("dram", std::to_string(bytes));

@@ -13,15 +13,10 @@
 #include "../Services/SquareQ/SlabDevices.h"
 #include "../Transfer/LayoutCases.h"
 #include "CudaSpecs.h"
-#include "FakeCuda.h"
-#include "segue/runtime/Cuda/CudaDriver.h"
-#include <cstdlib>
+#include "OnFakeCuda.h"
 
 using namespace segue;
 using namespace segue::test;
-
-static const bool isFake = (setenv("SEGUE_CUDA_LIBRARY", SEGUE_FAKE_CUDA, 1),
-                            setenv("SEGUE_CUBLASLT_LIBRARY", SEGUE_FAKE_CUBLASLT, 1), useCuda(), true);
 
 std::vector<std::string> segue::test::cudaSpecs() {
   std::vector<std::string> specs;
@@ -34,6 +29,7 @@ static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;
   for (const std::string &spec : cudaSpecs())
     specs.push_back({spec, /*hasTheBitsOfTheCpu=*/false});
+  specs.push_back({"cuda:7,dram=16MiB,host=8MiB,disk=.?capacity=4MiB", /*hasTheBitsOfTheCpu=*/false});
   return specs;
 }
 
@@ -44,14 +40,3 @@ std::vector<std::string> slabDevices() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fake, ConformanceTest, testing::ValuesIn(specs()), nameOf);
-
-namespace {
-/// After every test of this program: what no program may do with a driver.
-class NoMisuse final : public testing::EmptyTestEventListener {
-  void OnTestStart(const testing::TestInfo &) override { fakecuda::reset(); }
-  void OnTestEnd(const testing::TestInfo &) override { EXPECT_EQ(fakecuda::misuse(), ""); }
-};
-} // namespace
-
-static const bool isListening =
-    (testing::UnitTest::GetInstance()->listeners().Append(new NoMisuse), true);

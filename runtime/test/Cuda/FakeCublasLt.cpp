@@ -386,9 +386,14 @@ template <typename T> struct Multiplication {
 
 /// Gives a product to a stream; in two operations where the second adds what the first has written.
 template <typename T> static void giveProduct(CUstream stream, const Multiplication<T> &multiplication) {
+  const Operands &at = multiplication.at;
+  using enum Access::Kind;
+  std::vector<Access> accesses = {{WasGiven, at.a, 1}, {WasGiven, at.b, 1}, {Writes, at.d, 1}};
+  if (multiplication.algorithm.workspaceBytes)
+    accesses.push_back({Writes, at.workspace, multiplication.algorithm.workspaceBytes});
   if (multiplication.algorithm.split == Split::InWorkspace)
-    give(stream, {.run = [=] { multiplication.writeParts(); }});
-  give(stream, {.run = [=] { multiplication.writeResult(); }});
+    give(stream, {.run = [=] { multiplication.writeParts(); }, .call = "cublasLtMatmul", .accesses = accesses});
+  give(stream, {.run = [=] { multiplication.writeResult(); }, .call = "cublasLtMatmul", .accesses = accesses});
 }
 
 /// What no library checks: returns true if it was as it must be.

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -66,6 +67,25 @@ std::string fakecuda::misuse() {
   std::lock_guard held(lock);
   return misdeeds;
 }
+
+void fakecuda::reseed(uint64_t seed) {
+  Device *all = devices();
+  std::lock_guard held(lock);
+  for (int i = 0; i < deviceCount; ++i) {
+    all[i].random.seed(seed * deviceCount + uint64_t(i));
+    all[i].moodLeft = 0;
+  }
+}
+
+/// For processes that do not ask.
+static const struct AtEnd {
+  ~AtEnd() {
+    if (misdeeds.empty())
+      return;
+    std::fprintf(stderr, "the fake driver was misused:\n%s", misdeeds.c_str());
+    std::_Exit(86);
+  }
+} atEnd;
 
 uint64_t fakecuda::takenBytes(int device) {
   std::lock_guard held(lock);
@@ -251,32 +271,45 @@ CUresult cuMemHostUnregister(void *data) {
   return pinned.erase(reinterpret_cast<uint64_t>(data)) ? success : invalidValue;
 }
 
+/// The driver reads or writes pageable memory when it is asked, whatever the stream still has to do.
+static void requireIdle(CUstream stream, const char *call) {
+  auto *given = reinterpret_cast<Stream *>(stream);
+  if (!given->operations.empty() || given->isRunning)
+    misdeeds += std::string(call) + " of pageable memory behind work that is pending\n";
+}
+
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void *source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyHtoDAsync_v2);
   if (isPinned(source, bytes)) {
-    giveMoving(stream, target, reinterpret_cast<uint64_t>(source), bytes);
+    giveMoving(stream, target, reinterpret_cast<uint64_t>(source), bytes, "cuMemcpyHtoDAsync");
     return success;
   }
+  requireIdle(stream, "cuMemcpyHtoDAsync");
   auto *first = static_cast<const std::byte *>(source); // read now
   give(stream, {.run = [target, values = std::vector<std::byte>(first, first + bytes)] {
          std::memcpy(fakecuda::at(target, values.size()), values.data(), values.size());
-       }});
+       },
+       .call = "cuMemcpyHtoDAsync",
+       .accesses = {{Access::Kind::Writes, target, bytes}}});
   return success;
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *target, CUdeviceptr source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyDtoHAsync_v2);
   if (isPinned(target, bytes)) {
-    giveMoving(stream, reinterpret_cast<uint64_t>(target), source, bytes);
+    giveMoving(stream, reinterpret_cast<uint64_t>(target), source, bytes, "cuMemcpyDtoHAsync");
     return success;
   }
-  give(stream, {.run = [=] { std::memcpy(target, fakecuda::at(source, bytes), bytes); }});
+  requireIdle(stream, "cuMemcpyDtoHAsync");
+  give(stream, {.run = [=] { std::memcpy(target, fakecuda::at(source, bytes), bytes); },
+                .call = "cuMemcpyDtoHAsync",
+                .accesses = {{Access::Kind::Reads, source, bytes}}});
   return waitFor(*reinterpret_cast<Stream *>(stream), held); // holds its caller
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
   ENTER(cuMemcpyDtoDAsync_v2);
-  giveMoving(stream, target, source, bytes);
+  giveMoving(stream, target, source, bytes, "cuMemcpyDtoDAsync");
   return success;
 }
 
@@ -287,17 +320,21 @@ CUresult cuMemsetD2D32Async(CUdeviceptr target, size_t pitch, unsigned value, si
          for (size_t row = 0; row < height; ++row)
            for (size_t i = 0; i < width; ++i)
              std::memcpy(fakecuda::at(target + row * pitch + 4 * i, 4), &value, 4);
-       }});
+       },
+       .call = "cuMemsetD2D32Async",
+       .accesses = {{Access::Kind::Writes, target, width && height ? (height - 1) * pitch + 4 * width : 0}}});
   return success;
 }
 
-#define FILL(call, type)                                                                                               \
-  CUresult call(CUdeviceptr target, type value, size_t count, CUstream stream) {                                       \
-    ENTER(call);                                                                                                       \
+#define FILL(symbol, type)                                                                                             \
+  CUresult symbol(CUdeviceptr target, type value, size_t count, CUstream stream) {                                     \
+    ENTER(symbol);                                                                                                     \
     give(stream, {.run = [=] {                                                                                         \
            auto *data = static_cast<type *>(fakecuda::at(target, count * sizeof(type)));                               \
            std::fill(data, data + count, value);                                                                       \
-         }});                                                                                                          \
+         },                                                                                                            \
+         .call = #symbol,                                                                                              \
+         .accesses = {{Access::Kind::Writes, target, count * sizeof(type)}}});                                         \
     return success;                                                                                                    \
   }
 FILL(cuMemsetD8Async, unsigned char)
@@ -458,8 +495,23 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned) {
   ENTER(cuStreamWaitEvent);
   auto *event = reinterpret_cast<Event *>(handle);
+  orderWait(*reinterpret_cast<Stream *>(stream), *event);
   if (event->passed < event->recorded)
     give(stream, {.waitsFor = event, .version = event->recorded});
+  return success;
+}
+
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) {
+  ENTER(cuStreamWaitValue32_v2);
+  if (flags != waitValueGreaterEqual || address % 4)
+    return invalidValue;
+  if (!isPinned(reinterpret_cast<void *>(address), 4)) {
+    misdeeds += "cuStreamWaitValue32_v2 on memory that is not page-locked\n";
+    return invalidValue;
+  }
+  auto *word = reinterpret_cast<uint32_t *>(address);
+  auto hasCome = [=] { return int32_t(std::atomic_ref(*word).load(std::memory_order_acquire) - value) >= 0; };
+  give(stream, {.hasCome = hasCome});
   return success;
 }
 
@@ -507,11 +559,14 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream) {
   ENTER(cuGraphLaunch);
   auto *graph = reinterpret_cast<GraphExec *>(handle);
   graph->pending += graph->works.size();
-  for (const std::function<void()> &work : graph->works)
-    give(stream, {.run = [graph, &work] {
-           --graph->pending;
-           work();
-         }});
+  for (const Operation &work : graph->works) {
+    Operation again = work;
+    again.run = [graph, run = &work.run] {
+      --graph->pending;
+      (*run)();
+    };
+    give(stream, std::move(again));
+  }
   return success;
 }
 
@@ -540,6 +595,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) {
   ENTER(cuEventRecord);
   auto *event = reinterpret_cast<Event *>(handle);
   give(stream, {.records = event, .version = ++event->recorded});
+  orderRecord(*reinterpret_cast<Stream *>(stream), *event);
   return success;
 }
 
@@ -548,6 +604,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   ENTER(cuEventSynchronize);
   auto *event = reinterpret_cast<Event *>(handle);
   uint64_t version = event->recorded;
+  Clock before = event->clock;
   Device &device = *event->device;
   Stream *recording = nullptr;
   for (Stream *stream : device.streams)
@@ -559,13 +616,17 @@ CUresult cuEventSynchronize(CUevent handle) {
   changed.wait(held, [&] { return device.ended || event->passed >= version; });
   if (recording)
     device.wanted.erase(place);
+  orderSeen(device, before);
   return device.ended;
 }
 
 CUresult cuEventQuery(CUevent handle) {
   ENTER(cuEventQuery);
   auto *event = reinterpret_cast<Event *>(handle);
-  return event->passed < event->recorded ? notReady : success;
+  if (event->passed < event->recorded)
+    return notReady;
+  orderSeen(*event->device, event->clock);
+  return success;
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
@@ -631,6 +692,15 @@ CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function) {
   return success;
 }
 
+/// What a kernel may read or write.
+static std::vector<Access> given(std::span<const uint64_t> addresses) {
+  std::vector<Access> accesses;
+  for (uint64_t address : addresses)
+    if (address)
+      accesses.push_back({Access::Kind::WasGiven, address, 1});
+  return accesses;
+}
+
 CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                         unsigned, CUstream stream, void **parameters, void **) {
   ENTER(cuLaunchKernel);
@@ -643,9 +713,13 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
   }
   if (const BuiltinTwin *builtin = function.builtin) {
     auto *args = static_cast<const std::byte *>(parameters[0]);
+    std::vector<uint64_t> addresses(builtin->addresses);
+    std::memcpy(addresses.data(), args, 8 * addresses.size());
     give(stream, {.run = [=, bytes = std::vector(args, args + builtin->bytes), seed = current->random()] {
            fakecuda::runBuiltin(*builtin, bytes, blocks, threads, seed);
-         }});
+         },
+         .call = builtin->name,
+         .accesses = given(addresses)});
     return success;
   }
   std::vector<uint64_t> values(function.alignments.size());
@@ -654,6 +728,8 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
     values[i] = *static_cast<uint64_t *>(parameters[i]);
     isAligned &= values[i] % function.alignments[i] == 0;
   }
+  const char *name = function.name.c_str();
+  std::span buffers(values.data(), values.size() - std::min<size_t>(values.size(), 3)); // before range, piece and fault
   if (!isAligned) { // a GPU finds out when it has to access what is not
     give(stream, {.run = [] { throw fakecuda::IllegalAddress(); }});
     return success;
@@ -661,7 +737,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
   if (function.twin) {
     give(stream, {.run = [=, twin = function.twin, seed = current->random()] {
            fakecuda::runBlocks(twin, {values, blocks, threads}, seed);
-         }});
+         },
+         .call = name,
+         .accesses = given(buffers)});
     return success;
   }
   std::vector<unsigned> order(blocks);
@@ -670,7 +748,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned blocks, unsigned, unsigned, 
   give(stream, {.run = [=, kernel = function.kernel] {
          for (unsigned block : order)
            kernel({values, blocks, threads}, block);
-       }});
+       },
+       .call = name,
+       .accesses = given(buffers)});
   return success;
 }
 } // extern "C"

@@ -10,8 +10,8 @@
 // worst within what is allowed:
 //
 //   - 24 GPUs of 256 MiB. What is given to streams runs on a thread per GPU, in any order
-//     that streams and events allow, drawn from the number of the GPU: at times nothing
-//     until somebody waits, at times one stream far ahead of or behind the others.
+//     that streams and events allow, drawn from the number of the GPU and a seed: at times
+//     nothing until somebody waits, at times one stream far ahead of or behind the others.
 //   - Device addresses cannot be read or written by the host. Ranges are reserved, chunks
 //     mapped, and what touches an address that is not mapped when its turn comes ends the
 //     GPU with ILLEGAL_ADDRESS, for good. So does an argument that is no multiple of what
@@ -25,6 +25,8 @@
 //     gives all of that to a stream. Whoever waits for it, or gives it what no graph can hold,
 //     spoils the capture.
 //   - Calls fail where a test says so.
+//
+// A process that ends with misuse that nobody has asked for says so, and ends with 86.
 //
 // GPU 8 cannot map memory. FAKE_CUDA_VERSION and FAKE_CUDA_DEVICES in the environment set
 // the version of the driver and the number of GPUs, before the library is opened, and
@@ -54,8 +56,14 @@ void reset();
 /// Returns the number of calls of `call` since reset, of all threads and GPUs.
 uint64_t callCount(const std::string &call);
 
+/// From here on, all GPUs draw from `seed` what they do next. FAKE_CUDA_SEED in the environment is the first.
+void reseed(uint64_t seed);
+
 /// Returns, a line each, what no driver would have said but no program may do, since
-/// reset: calls in a host function or without a context, graphs destroyed under way.
+/// reset: calls in a host function or without a context, operations of two streams on the same
+/// bytes of which none waits for the other (FakeOrder.h), pageable memory in a copy behind
+/// work that is pending, streams, events and graphs that are destroyed before their work is
+/// done.
 std::string misuse();
 
 /// Bytes of chunks, stacks and nothing else that GPU `device` has given out.

@@ -8,6 +8,7 @@
 #include "FakeGpu.h"
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -33,9 +34,10 @@ double now() {
 Device *devices() {
   static Device *all = [] {
     auto *all = new Device[deviceCount]; // threads of theirs live as long as the process
+    const char *seed = std::getenv("FAKE_CUDA_SEED");
     for (int i = 0; i < deviceCount; ++i) {
       all[i].number = i;
-      all[i].random.seed(uint64_t(i));
+      all[i].random.seed((seed ? std::strtoull(seed, nullptr, 10) : 0) * deviceCount + uint64_t(i));
     }
     return all;
   }();
@@ -73,7 +75,11 @@ static bool isRunnable(const Stream &stream) {
   if (stream.isRunning || stream.operations.empty())
     return false;
   const Operation &first = stream.operations.front();
-  return !first.waitsFor || first.waitsFor->passed >= first.version;
+  return (!first.waitsFor || first.waitsFor->passed >= first.version) && (!first.hasCome || first.hasCome());
+}
+
+static bool waitsForWord(const Stream *stream) {
+  return !stream->operations.empty() && stream->operations.front().hasCome;
 }
 
 /// Streams that have to go on for `stream` to.
@@ -106,7 +112,7 @@ static void step(Device &device, Stream &stream) {
   stream.operations.pop_front();
   if (operation.hostFunction) {
     stream.isRunning = true;
-    device.hostFunctions.emplace_back(&stream, std::move(operation.hostFunction));
+    device.hostFunctions.emplace_back(&stream, std::move(operation));
     changed.notify_all();
     return;
   }
@@ -133,7 +139,12 @@ static void runDevice(Device &device) {
     auto hasWork = [&] {
       return !device.ended && std::ranges::any_of(device.streams, [](Stream *stream) { return isRunnable(*stream); });
     };
-    changed.wait(held, hasWork);
+    // Nobody says when a word comes.
+    while (!hasWork())
+      if (std::ranges::any_of(device.streams, waitsForWord))
+        changed.wait_for(held, std::chrono::microseconds(50));
+      else
+        changed.wait(held);
     drawMood(device);
     // Lazy: nothing until somebody waits, or for a while.
     if (device.mood == Mood::Lazy && device.wanted.empty())
@@ -172,11 +183,12 @@ static void runHostFunctions(Device &device) {
   std::unique_lock held(lock);
   for (;;) {
     changed.wait(held, [&] { return !device.hostFunctions.empty() && !device.ended; });
-    auto [stream, function] = std::move(device.hostFunctions.front());
+    auto [stream, operation] = std::move(device.hostFunctions.front());
     device.hostFunctions.pop_front();
     held.unlock();
-    function();
+    operation.hostFunction();
     held.lock();
+    orderSeen(device, operation.before); // it may tell the host
     stream->isRunning = false;
     ++stream->done;
     changed.notify_all();
@@ -219,11 +231,14 @@ void give(CUstream handle, Operation operation) {
   auto &stream = *reinterpret_cast<Stream *>(handle);
   if (stream.capture) {
     if (operation.run)
-      stream.capture->works.push_back(std::move(operation.run));
+      stream.capture->works.push_back(std::move(operation));
     else
       stream.capture->isSpoiled = true; // a graph of Segue has no events and no host functions
     return;
   }
+  orderOperation(stream, operation.call, operation.accesses);
+  if (operation.hostFunction)
+    operation.before = orderOf(stream);
   stream.operations.push_back(std::move(operation));
   ++stream.given;
   start(*stream.device);
@@ -239,13 +254,17 @@ CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held) {
   uint64_t given = stream.given;
   auto place = device.wanted.insert(&stream);
   changed.notify_all();
+  Clock before = orderOf(stream);
   changed.wait(held, [&] { return device.ended || stream.done >= given; });
+  orderSeen(device, before);
   device.wanted.erase(place);
   return device.ended;
 }
 
-void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes) {
-  give(stream, {.run = [=] { std::memmove(at(target, bytes), at(source, bytes), bytes); }});
+void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes, const char *call) {
+  give(stream, {.run = [=] { std::memmove(at(target, bytes), at(source, bytes), bytes); },
+                .call = call,
+                .accesses = {{Access::Kind::Writes, target, bytes}, {Access::Kind::Reads, source, bytes}}});
 }
 
 } // namespace fakecuda

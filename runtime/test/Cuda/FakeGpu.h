@@ -15,6 +15,7 @@
 
 #include "../../lib/Cuda/DriverApi.h"
 #include "FakeCuda.h"
+#include "FakeOrder.h"
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -43,6 +44,8 @@ struct Event {
   Device *device;
   uint64_t recorded = 0, passed = 0;
   double time = 0;
+  /// What comes before it, as it was recorded last.
+  Clock clock = {};
 };
 
 struct Operation {
@@ -50,15 +53,22 @@ struct Operation {
   std::function<void()> run, hostFunction;
   Event *waitsFor = nullptr, *records = nullptr;
   uint64_t version = 0;
+  /// The call that gave it, and what it does to memory.
+  const char *call = "";
+  std::vector<Access> accesses = {};
+  /// Of a host function: what its end says has ended, too.
+  Clock before = {};
+  /// Null, or says whether a word that it waits for has come.
+  std::function<bool()> hasCome = {};
 };
 
 /// What a capture has recorded, in order.
 struct Graph {
-  std::vector<std::function<void()>> works;
+  std::vector<Operation> works;
   bool isSpoiled = false;
 };
 struct GraphExec {
-  std::vector<std::function<void()>> works;
+  std::vector<Operation> works;
   /// The works of launches that have not been done.
   uint64_t pending = 0;
 };
@@ -70,6 +80,8 @@ struct Stream {
   uint64_t given = 0, done = 0;
   /// Where its work goes while it is captured.
   std::optional<Graph> capture = std::nullopt;
+  /// What its next operation waits for, of other streams.
+  Clock clock = {};
 };
 
 struct Module {
@@ -109,6 +121,9 @@ struct Device {
   uint64_t taken = 0, stackLimit = 1024;
   int retained = 0;
   std::vector<Stream *> streams;
+  /// What the host has seen the end of, and what it has not.
+  Clock seen;
+  std::vector<PendingAccess> pending;
   std::mt19937_64 random;
   Mood mood = Mood::Fair;
   Stream *moodStream = nullptr;
@@ -116,7 +131,7 @@ struct Device {
   /// Streams that somebody waits for.
   std::multiset<Stream *> wanted;
   bool isStarted = false;
-  std::deque<std::pair<Stream *, std::function<void()>>> hostFunctions;
+  std::deque<std::pair<Stream *, Operation>> hostFunctions;
   int memory = -1;
   std::set<uint64_t> freeSlots;
   uint64_t slots = 0;
@@ -148,7 +163,7 @@ std::optional<CUresult> enter(const char *call, bool needsContext = true);
 void give(CUstream handle, Operation operation);
 /// Waits for all that `stream` has been given.
 CUresult waitFor(Stream &stream, std::unique_lock<std::mutex> &held);
-void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes);
+void giveMoving(CUstream stream, uint64_t target, uint64_t source, uint64_t bytes, const char *call);
 
 } // namespace fakecuda
 #pragma GCC visibility pop

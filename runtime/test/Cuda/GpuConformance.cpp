@@ -9,6 +9,9 @@
 #include "../Transfer/LayoutCases.h"
 #include "CudaSpecs.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
+#include "segue/runtime/Disk/SpillFile.h"
+#include "segue/runtime/Error.h"
+#include <cstdio>
 
 using namespace segue;
 using namespace segue::test;
@@ -25,6 +28,12 @@ static std::vector<ConformanceSpec> specs() {
   std::vector<ConformanceSpec> specs;
   for (const std::string &spec : cudaSpecs())
     specs.push_back({spec, /*hasTheBitsOfTheCpu=*/false});
+  try {
+    SpillFile::open(".", 1 << 20);
+    specs.push_back({"cuda:0,dram=16MiB,host=8MiB,disk=.?capacity=4MiB", /*hasTheBitsOfTheCpu=*/false});
+  } catch (const Error &error) {
+    std::fprintf(stderr, "no disk below the host's memory is tried: %s\n", error.what());
+  }
   return specs;
 }
 

@@ -10,7 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../../lib/Drivers/SimDevice.h"
+#include "AboveDisk.h"
 #include "Disk/SpillTestFile.h"
 #include "ErrorOf.h"
 #include "segue/runtime/Residency/Residency.h"
@@ -22,6 +22,7 @@
 #include <numeric>
 
 using namespace segue;
+using namespace segue::test;
 
 namespace {
 /// The operations of a disk that end with an error, from now on.
@@ -61,13 +62,13 @@ class DiskBelowHostTest : public testing::Test {
 protected:
   static constexpr uint64_t hostBytes = 1 << 20;
 
-  /// A device with a megabyte of host memory, and `more` options.
-  void open(const std::string &more = "", uint64_t capacity = 32 << 20) {
+  /// A device with a megabyte of host memory.
+  void open(const std::string &way = "", uint64_t capacity = 32 << 20) {
     residency.reset();
     device.reset();
-    DeviceOptions options("sim", "dram=16MiB,l1=0,threads=1,latency=0s,host=" + std::to_string(hostBytes) +
-                                     ",disk=" + folder.path.string() + "?capacity=" + std::to_string(capacity) + more);
-    device = openSimDevice(options, &seam);
+    device = openAboveDisk("dram=16MiB,host=" + std::to_string(hostBytes) + ",disk=" + folder.path.string() +
+                               "?capacity=" + std::to_string(capacity),
+                           way, &seam);
     residency = std::make_unique<Residency>(device);
     residency->checkCopies(true);
     residency->setWarn([this](const std::string &text) { warnings.push_back(text); });
@@ -124,11 +125,7 @@ protected:
 // The host's memory is filled and never passed; what has no room there has the same bits on the disk,
 // whatever order the queues run in and whichever copies fail.
 TEST_F(DiskBelowHostTest, WhatLeavesGoesOnWhereTheHostIsFull) {
-  std::vector<std::string> ways = {"", ",streams"};
-  for (int seed = 0; seed < 6; ++seed)
-    for (std::string way : {",", ",streams,"})
-      ways.push_back(way + "adversarial=" + std::to_string(seed) + (seed % 2 ? ",fail-copy=0.02" : ""));
-  for (const std::string &way : ways) {
+  for (const std::string &way : waysAboveDisk()) {
     SCOPED_TRACE(way);
     open(way);
     uint64_t passing = 2 * device->transfer().passingBytes();

@@ -108,6 +108,8 @@ public:
   /// The size of a block, in bytes. Reads and writes go past the page cache in whole
   /// blocks; the odd bytes at both ends of a range go through it.
   static constexpr uint64_t block = 4096;
+  /// Returns the bytes of the blocks that hold `bytes`.
+  static constexpr uint64_t inBlocks(uint64_t bytes) { return (bytes + block - 1) / block * block; }
 
   /// Makes a file of `capacityBytes`, rounded up to whole blocks, in `folder`,
   /// readable by this process alone. It reads as zeros.
