@@ -115,6 +115,10 @@ segue.compile(gpt(), (tokens, targets), device=GPU).save(sys.argv[2] + "/gpt.seg
 for device in (GPU, "cpu"):
     loaded = segue.load(sys.argv[2] + "/gpt.segue", weights=sys.argv[2] + "/gpt.safetensors", device=device, allow_native_kernels=True)
     torch.testing.assert_close(loaded(tokens, targets), wanted, rtol=1e-5, atol=1e-6)
+
+# Temporaries in the part of the memory that the L2 cache keeps.
+kept_in_cache = segue.compile(gpt(), (tokens, targets), device="cuda:4,dram=64MiB,pinned=64MiB,l1=64KiB", l1_bytes=1 << 14)
+torch.testing.assert_close(kept_in_cache(tokens, targets), wanted, rtol=1e-5, atol=1e-6)
 print("all of it")
 """
 

@@ -18,7 +18,7 @@
 
 using namespace segue::test;
 
-const uint64_t segue::test::usualStitchings = 120, segue::test::usualOrders = 2;
+const uint64_t segue::test::usualStitchings = 200, segue::test::usualOrders = 1;
 
 namespace {
 /// The folder of the twins of this process.

@@ -24,12 +24,14 @@
 #include "GpuDisk.h"
 #include "GpuFigures.h"
 #include "HostMemory.h"
+#include "KeptMemory.h"
 #include "Kernels.h"
 #include "LentMemory.h"
 #include "MappedMemory.h"
 #include "Relayout.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Tensor/DramCompactor.h"
+#include "segue/runtime/Tensor/L1Compactor.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <charconv>
@@ -50,15 +52,11 @@ static constexpr uint64_t freeStackBytes = 1024;
 static uint64_t hostBytes() { return uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE)); }
 
 /// The bytes of the chunks that hold `bytes`.
-static uint64_t inChunks(uint64_t bytes) {
-  return (bytes + MappedMemory::chunkBytes - 1) / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
-}
-
 namespace {
 /// The options of a spec.
 struct Options {
   int number = 0;
-  uint64_t dramBytes = 0, pinnedBytes = 0;
+  uint64_t dramBytes = 0, pinnedBytes = 0, l1Bytes = 0;
   std::string profile;
   ProductOptions products;
   /// The options, where they name a disk.
@@ -88,7 +86,8 @@ public:
   std::optional<std::string> twin() const override {
     if (disk_)
       return diskTier()->twin();
-    return figures_.twin(spaces_[2].capacityBytes, spaces_[1].capacityBytes, spaces_[0].capacityBytes);
+    return figures_.twin(spaces_[2].capacityBytes, kept_ ? kept_->bytes() : 0, spaces_[1].capacityBytes,
+                         spaces_[0].capacityBytes);
   }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override;
@@ -107,12 +106,15 @@ public:
     return space == Space::DeviceDram ? dram_.takeAt(bytes, address) : MemoryBlock();
   }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
+  L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
   std::vector<AddressRange> freeRanges(Space space) const override {
     return space == Space::DeviceDram ? dram_.freeRanges() : std::vector<AddressRange>();
   }
   FreeMemory freeMemory(Space space) const override;
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override {
-    return space == Space::Disk ? SpillFile::inBlocks(bytes) : bytes;
+    return space == Space::Disk                  ? SpillFile::inBlocks(bytes)
+           : space == Space::DeviceL1 && kept_ ? kept_->takenBytes(bytes)
+                                                : bytes;
   }
   uint32_t leastAlignment(Space space, uint64_t bytes) const override {
     return disk_ && space == Space::HostPinned ? alignmentAboveDisk(bytes) : 1;
@@ -150,7 +152,9 @@ public:
   double seconds() const override { return Streams::seconds(); }
 
 private:
-  bool isOnDevice(const void *address) const { return dram_.holds(address) || lent_.holds(address); }
+  bool isOnDevice(const void *address) const {
+    return dram_.holds(address) || (kept_ && kept_->holds(address)) || lent_.holds(address);
+  }
   void copyNow(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries);
   void copyStaged(std::byte *target, const std::byte *source, uint64_t bytes, CopyTries *tries);
   void giveCopy(std::byte *target, const std::byte *source, uint64_t bytes);
@@ -167,6 +171,8 @@ private:
   HostHeap heap_;
   PinnedMemory pinned_;
   MappedMemory dram_;
+  /// device_l1, where the spec asks for it.
+  std::optional<KeptMemory> kept_;
   LentMemory lent_;
   HostWords words_;
   Kernels kernels_;
@@ -176,6 +182,7 @@ private:
   std::optional<GpuDisk> disk_;
   /// Chunks move by being mapped elsewhere; what lies between blocks within them moves by copies.
   std::optional<DramCompactor> dramCompactor_;
+  std::optional<L1Compactor> l1Compactor_;
   /// Page-locked memory, one piece per queue, made with the first copy of pageable memory.
   std::byte *staging_[queueCount]{};
   std::mutex stackMutex_;
@@ -197,7 +204,7 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"disk", "dram", "host", "panels", "pinned", "profile", "tf32", "workspace"};
+  static constexpr std::string_view keys[] = {"disk", "dram", "host", "l1", "panels", "pinned", "profile", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
@@ -207,6 +214,7 @@ Options::Options(const DeviceOptions &given) {
   } else if (rest.has("host")) {
     rest.fail("host= says what may stay in the host's memory above a disk, and there is no disk=; leave it out");
   }
+  l1Bytes = rest.bytes("l1", 0);
   profile = rest.text("profile", "");
   std::string tf32 = rest.text("tf32", "off");
   if (tf32 != "on" && tf32 != "off")
@@ -228,11 +236,17 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
               {Space::DeviceDram, options.dramBytes}},
       streams_(*context_), heap_([this](const Fence &fence) { return streams_.isPast(fence); }),
       pinned_(*context_, options.pinnedBytes),
-      dram_(*context_, inChunks(options.dramBytes), [this](const Fence &fence) { return streams_.isPast(fence); }),
+      dram_(*context_, MappedMemory::inChunks(options.dramBytes),
+            [this](const Fence &fence) { return streams_.isPast(fence); }),
       lent_(*context_), words_(context_), kernels_(context_, words_), builtin_(context_, streams_, words_),
       products_(name_, builtin_, memory(), options.products),
       engine_(name_, builtin_, products_, memory(), options.products) {
   dramCompactor_.emplace(*this, dram_.base(), std::nullopt);
+  if (options.l1Bytes) {
+    kept_.emplace(*context_, streams_, "cuda:" + std::to_string(options.number), options.l1Bytes);
+    spaces_.push_back({Space::DeviceL1, options.l1Bytes});
+    l1Compactor_.emplace(*this, kept_->arena(), kept_->begin());
+  }
   if (options.disk) {
     DiskOptions disk(*options.disk, figures_.disk);
     disk.spill.seam = seam;
@@ -240,7 +254,8 @@ CudaDevice::CudaDevice(std::string name, const Options &options, std::shared_ptr
     SpillFile &file = disk_->space().file();
     spaces_.push_back({Space::Disk, file.capacity()});
     setDisk(*this, file,
-            figures_.twinAboveDisk(options.dramBytes, options.pinnedBytes, file.capacity(), disk_->speed()));
+            figures_.twinAboveDisk(options.dramBytes, options.l1Bytes, options.pinnedBytes, file.capacity(),
+                                   disk_->speed()));
   }
   context_->use();
   context_->check(context_->api().ctxGetLimit(&firstStackLimit_, limitStackSize), "cuCtxGetLimit");
@@ -275,6 +290,7 @@ DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
                                                 std::to_string(total) + " bytes");
   if (!options.dramBytes) {
     uint64_t most = free > 2 * leftToDriver ? free - leftToDriver : free / 2;
+    most -= std::min(most, MappedMemory::inChunks(options.l1Bytes));
     options.dramBytes = most / MappedMemory::chunkBytes * MappedMemory::chunkBytes;
   }
   if (options.dramBytes == 0)
@@ -285,6 +301,8 @@ DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
     spec += ",disk=" + options.disk->text("disk", "");
   if (!options.profile.empty())
     spec += ",profile=" + options.profile;
+  if (options.l1Bytes)
+    spec += ",l1=" + std::to_string(options.l1Bytes);
   if (options.products.tf32)
     spec += ",tf32=on";
   if (options.products.workspaceBytes != ProductOptions().workspaceBytes)
@@ -301,7 +319,7 @@ DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
 /// True while the books are asked for memory that the driver takes by itself.
 static thread_local bool takesForDriver = false;
 
-MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime) {
+MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) {
   switch (space) {
   case Space::Host:
     return heap_.take(bytes, alignment);
@@ -312,7 +330,7 @@ MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignme
   case Space::Disk:
     return disk_ ? disk_->take(bytes, alignment) : MemoryBlock();
   case Space::DeviceL1:
-    break;
+    return kept_ ? kept_->take(bytes, alignment, lifetime) : MemoryBlock();
   }
   return {};
 }
@@ -327,12 +345,15 @@ void CudaDevice::giveMemory(Space space, void *data, uint64_t bytes, uint32_t al
     dram_.give(data, bytes, lastUse);
   else if (space == Space::Disk && disk_)
     disk_->give(data, bytes, lastUse);
+  else if (space == Space::DeviceL1 && kept_)
+    kept_->give(data, lastUse);
 }
 
 FreeMemory CudaDevice::freeMemory(Space space) const {
   return space == Space::DeviceDram   ? dram_.freeMemory()
          : space == Space::HostPinned ? pinned_.freeMemory()
          : space == Space::Disk       ? disk_->freeMemory()
+         : space == Space::DeviceL1   ? kept_->freeMemory()
                                       : Device::freeMemory(space);
 }
 
@@ -344,7 +365,7 @@ void CudaDevice::makeStack(uint64_t bytes, const KernelSource &source) {
     return;
   uint64_t threads = uint64_t(multiprocessors_) * uint64_t(context_->attribute(attributeThreadsPerMultiprocessor));
   uint64_t taken = (bytes - stackBytes_) * threads;
-  taken = inChunks(taken);
+  taken = MappedMemory::inChunks(taken);
   drain();
   struct Restore {
     Restore() { takesForDriver = true; }

@@ -75,6 +75,12 @@ enum : int {
   functionMaxThreads = 0,
   functionLocalBytes = 3,
   limitStackSize = 0,
+  limitKeptCache = 6,
+  attributeMostKeptCache = 108,
+  attributeMostCacheWindow = 109,
+  streamCacheWindow = 1,
+  cacheNormal = 0,
+  cacheKept = 2,
   pointerMemoryType = 2,
   pointerDeviceOrdinal = 9,
   memoryOfDevice = 2,
@@ -97,6 +103,18 @@ struct MemProperties {
 struct MemAccess {
   MemLocation location;
   int flags;
+};
+
+/// This is CUaccessPolicyWindow, and the union of the attributes of streams, of 64 bytes, that it is one of.
+struct CacheWindow {
+  const void *begin;
+  size_t bytes;
+  float share;
+  int within, beyond;
+};
+union StreamAttribute {
+  char bytes[64];
+  CacheWindow window;
 };
 
 // Each call has its name here, its symbol in the library, and its type.
@@ -138,6 +156,7 @@ struct MemAccess {
   X(granularity, cuMemGetAllocationGranularity, CUresult(size_t *, const MemProperties *, int))                        \
   X(streamCreate, cuStreamCreateWithPriority, CUresult(CUstream *, unsigned, int))                                     \
   X(streamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                                                             \
+  X(streamSetAttribute, cuStreamSetAttribute, CUresult(CUstream, int, const StreamAttribute *))                        \
   X(streamSynchronize, cuStreamSynchronize, CUresult(CUstream))                                                        \
   X(streamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))                                         \
   X(streamWaitValue, cuStreamWaitValue32_v2, CUresult(CUstream, CUdeviceptr, uint32_t, unsigned))                      \

@@ -51,25 +51,25 @@ GpuFigures::GpuFigures(const Context &context, const std::string &profile) {
 std::string GpuFigures::speeds() const {
   char speeds[256];
   std::snprintf(speeds, sizeof speeds,
-                ",l1=0,h2d=%.12gB/s,d2h=%.12gB/s,latency=%.12gus,flops=%.12gGFLOP/s,membw=%.12gB/s,"
+                ",h2d=%.12gB/s,d2h=%.12gB/s,latency=%.12gus,flops=%.12gGFLOP/s,membw=%.12gB/s,"
                 "hostmem=%.12gB/s,launch=%.12gus",
                 link.h2dBytesPerSecond, link.d2hBytesPerSecond, link.latencySeconds * 1e6, flopsPerSecond / 1e9,
                 memoryBytesPerSecond, hostBytesPerSecond, launchSeconds * 1e6);
   return speeds;
 }
 
-std::string GpuFigures::twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const {
-  return "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
-         ",host=" + std::to_string(hostBytes) + speeds();
+std::string GpuFigures::twin(uint64_t dramBytes, uint64_t l1Bytes, uint64_t pinnedBytes, uint64_t hostBytes) const {
+  return "sim:virtual,dram=" + std::to_string(dramBytes) + ",l1=" + std::to_string(l1Bytes) + ",pinned=" +
+         std::to_string(pinnedBytes) + ",host=" + std::to_string(hostBytes) + speeds();
 }
 
-std::string GpuFigures::twinAboveDisk(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes,
+std::string GpuFigures::twinAboveDisk(uint64_t dramBytes, uint64_t l1Bytes, uint64_t pinnedBytes, uint64_t diskBytes,
                                       const LinkSpeed &speed) const {
   char rates[96];
   std::snprintf(rates, sizeof rates, ",diskread=%.12gB/s,diskwrite=%.12gB/s", speed.h2dBytesPerSecond,
                 speed.d2hBytesPerSecond);
-  return "sim:virtual,dram=" + std::to_string(dramBytes) + ",pinned=" + std::to_string(pinnedBytes) +
-         ",disk=" + std::to_string(diskBytes) + rates + speeds();
+  return "sim:virtual,dram=" + std::to_string(dramBytes) + ",l1=" + std::to_string(l1Bytes) + ",pinned=" +
+         std::to_string(pinnedBytes) + ",disk=" + std::to_string(diskBytes) + rates + speeds();
 }
 
 } // namespace segue::inline runtime::cuda

@@ -31,9 +31,10 @@ struct GpuFigures {
   GpuFigures(const Context &context, const std::string &profile);
 
   /// Returns the spec of the device of virtual time for a GPU with so much memory.
-  std::string twin(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t hostBytes) const;
+  std::string twin(uint64_t dramBytes, uint64_t l1Bytes, uint64_t pinnedBytes, uint64_t hostBytes) const;
   /// The same with a disk of this size and speed below the page-locked memory.
-  std::string twinAboveDisk(uint64_t dramBytes, uint64_t pinnedBytes, uint64_t diskBytes, const LinkSpeed &speed) const;
+  std::string twinAboveDisk(uint64_t dramBytes, uint64_t l1Bytes, uint64_t pinnedBytes, uint64_t diskBytes,
+                            const LinkSpeed &speed) const;
 
 private:
   std::string speeds() const;

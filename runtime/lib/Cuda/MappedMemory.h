@@ -43,6 +43,8 @@ public:
   ~MappedMemory();
 
   static constexpr uint64_t chunkBytes = 2 << 20;
+  /// Returns the bytes of the chunks that hold `bytes`.
+  static constexpr uint64_t inChunks(uint64_t bytes) { return (bytes + chunkBytes - 1) / chunkBytes * chunkBytes; }
 
   /// These do what the functions of Device do. The data is null where there are neither free chunks
   /// nor more memory of the driver.

@@ -138,6 +138,13 @@ Streams::~Streams() {
   (void)context_.api().streamDestroy(recorder_);
 }
 
+void Streams::keepInCache(const void *begin, uint64_t bytes) {
+  StreamAttribute attribute = {};
+  attribute.window = {begin, bytes, /*share=*/1, cacheKept, cacheNormal};
+  for (CUstream stream : {streams_[uint8_t(Queue::Compute)], recorder_})
+    context_.check(context_.api().streamSetAttribute(stream, streamCacheWindow, &attribute), "cuStreamSetAttribute");
+}
+
 void Streams::finish() {
   Fence all;
   for (Queue queue : allQueues)

@@ -89,6 +89,8 @@ public:
   uint64_t enqueue(Queue queue, const Fence &after, Work work);
   /// Gives the entries that are held back. Any thread; does nothing in a body.
   void giveHeld();
+  /// Lets kernels keep lines of a range in the L2 cache, those that are recorded too.
+  void keepInCache(const void *begin, uint64_t bytes);
   uint64_t enqueueWaitFor(CUstream other);
   void letWait(CUstream other, const Fence &fence);
   uint64_t position(Queue queue) const { return posted_[uint8_t(queue)].load(std::memory_order_acquire); }

@@ -23,6 +23,12 @@ SEGUE_SAME_PLACE(MemProperties, location, CUmemAllocationProp, location);
 SEGUE_SAME_PLACE(MemProperties, flags, CUmemAllocationProp, allocFlags);
 static_assert(sizeof(ours::MemAccess) == sizeof(CUmemAccessDesc));
 SEGUE_SAME_PLACE(MemAccess, flags, CUmemAccessDesc, flags);
+static_assert(sizeof(ours::StreamAttribute) == sizeof(CUstreamAttrValue));
+SEGUE_SAME_PLACE(CacheWindow, begin, CUaccessPolicyWindow, base_ptr);
+SEGUE_SAME_PLACE(CacheWindow, bytes, CUaccessPolicyWindow, num_bytes);
+SEGUE_SAME_PLACE(CacheWindow, share, CUaccessPolicyWindow, hitRatio);
+SEGUE_SAME_PLACE(CacheWindow, within, CUaccessPolicyWindow, hitProp);
+SEGUE_SAME_PLACE(CacheWindow, beyond, CUaccessPolicyWindow, missProp);
 static_assert(CU_MEM_ALLOCATION_TYPE_PINNED == 1 && CU_MEM_LOCATION_TYPE_DEVICE == 1 &&
               CU_MEM_ACCESS_FLAGS_PROT_READWRITE == 3 && CU_MEM_ALLOC_GRANULARITY_MINIMUM == 0);
 static_assert(sizeof(CUresult) == sizeof(ours::CUresult) && sizeof(CUdeviceptr) == sizeof(ours::CUdeviceptr) &&
@@ -64,6 +70,12 @@ SEGUE_SAME(attributeVirtualMemory, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT
 SEGUE_SAME(functionMaxThreads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SEGUE_SAME(functionLocalBytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
 SEGUE_SAME(limitStackSize, CU_LIMIT_STACK_SIZE);
+SEGUE_SAME(limitKeptCache, CU_LIMIT_PERSISTING_L2_CACHE_SIZE);
+SEGUE_SAME(attributeMostKeptCache, CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE);
+SEGUE_SAME(attributeMostCacheWindow, CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE);
+SEGUE_SAME(streamCacheWindow, CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW);
+SEGUE_SAME(cacheNormal, CU_ACCESS_PROPERTY_NORMAL);
+SEGUE_SAME(cacheKept, CU_ACCESS_PROPERTY_PERSISTING);
 SEGUE_SAME(pointerMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SEGUE_SAME(pointerDeviceOrdinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SEGUE_SAME(memoryOfDevice, CU_MEMORYTYPE_DEVICE);

@@ -40,7 +40,7 @@ TEST(CudaDevice, BadSpecsAreNamed) {
   expect("cuda:-1", "the number of a GPU comes first");
   expect("cuda:dram=8MiB", "the number of a GPU comes first");
   expect("cuda:0,threads=2",
-        "there is no option \"threads\"; known are disk, dram, host, panels, pinned, profile, tf32, workspace");
+        "there is no option \"threads\"; known are disk, dram, host, l1, panels, pinned, profile, tf32, workspace");
   expect("cuda:0,dram=0", "dram=0 leaves no memory");
   expect("cuda:0,pinned=0", "pinned=0 leaves no page-locked memory");
   expect("cuda:0,dram=8GiB", "dram=8589934592 is more than Fake GPU has, 268435456 bytes");
@@ -277,6 +277,35 @@ TEST_F(CudaMemoryTest, StacksAreCounted) {
   large->memory().free(dram, out.data, 64 * mib - stacks, 512, out.account, {});
   large.reset();
   EXPECT_EQ(fakecuda::takenBytes(10), before);
+}
+
+// What lies in device_l1 is kept by the cache of the streams that compute, and goes with the device.
+TEST_F(CudaMemoryTest, TheCacheKeepsDeviceL1) {
+  uint64_t before = fakecuda::takenBytes(18);
+  {
+    DeviceRef gpu = Device::open("cuda:18,dram=8MiB,pinned=4MiB,l1=3MiB");
+    EXPECT_EQ(fakecuda::keptBytes(18), 2 * 3 * mib) << "of commands that are given, and of those that are recorded";
+    EXPECT_EQ(fakecuda::takenBytes(18) - before, 4 * mib) << "whole chunks, beside device_dram";
+    EXPECT_EQ(gpu->freeMemory(Space::DeviceL1).bytes, 3 * mib);
+    EXPECT_NE(gpu->twin()->find(",l1=3145728,"), std::string::npos) << *gpu->twin();
+    EXPECT_EQ(Device::open(*gpu->twin())->freeMemory(Space::DeviceL1).bytes, 3 * mib);
+    expectWords(gpu->name(), "l1=3145728");
+    MemoryBlock block = gpu->memory().allocate(Space::DeviceL1, 3 * mib, 64);
+    EXPECT_TRUE(gpu->computesOn(block.data));
+    gpu->engine().fill(block.data, 3 * mib, 7, 1);
+    std::vector<uint8_t> found(3 * mib);
+    gpu->copy(found.data(), block.data, found.size());
+    EXPECT_EQ(found, std::vector<uint8_t>(3 * mib, 7));
+    EXPECT_THROW(gpu->memory().allocate(Space::DeviceL1, 64, 64), OutOfMemory);
+    gpu->memory().free(Space::DeviceL1, block.data, 3 * mib, 64, block.account, {});
+  }
+  EXPECT_EQ(fakecuda::takenBytes(18), before);
+  expectWords(messageOf("cuda:18,dram=8MiB,pinned=4MiB,l1=9MiB", ErrorCode::InvalidArgument),
+              "l1=9437184 is more than the L2 cache of Fake GPU keeps, 8388608 bytes");
+  EXPECT_EQ(fakecuda::takenBytes(18), before);
+  fakecuda::failCalls("cuStreamSetAttribute", 3, 1, 1);
+  expectWords(messageOf("cuda:18,dram=8MiB,pinned=4MiB,l1=3MiB", ErrorCode::Unsupported), "cuStreamSetAttribute gives");
+  EXPECT_EQ(fakecuda::takenBytes(18), before);
 }
 
 // A kernel that knows its grid is launched with that, whatever the range.

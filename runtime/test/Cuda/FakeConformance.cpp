@@ -21,7 +21,7 @@ using namespace segue::test;
 std::vector<std::string> segue::test::cudaSpecs() {
   std::vector<std::string> specs;
   for (int gpu = 0; gpu < 4; ++gpu)
-    specs.push_back("cuda:" + std::to_string(gpu) + ",dram=16MiB,pinned=8MiB");
+    specs.push_back("cuda:" + std::to_string(gpu) + ",dram=16MiB,pinned=8MiB" + (gpu == 3 ? ",l1=1MiB" : ""));
   return specs;
 }
 

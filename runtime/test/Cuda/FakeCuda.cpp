@@ -92,6 +92,14 @@ uint64_t fakecuda::takenBytes(int device) {
   return devices()[device].taken;
 }
 
+uint64_t fakecuda::keptBytes(int device) {
+  std::lock_guard held(lock);
+  uint64_t bytes = 0;
+  for (const Stream *stream : devices()[device].streams)
+    bytes += stream->keptBytes;
+  return bytes;
+}
+
 uint64_t fakecuda::mappedChunks(int device) {
   std::lock_guard held(lock);
   uint64_t count = 0;
@@ -162,6 +170,10 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   case attributeVirtualMemory:
     *value = device != deviceWithoutMaps;
     return success;
+  case attributeMostKeptCache:
+  case attributeMostCacheWindow:
+    *value = int(keptCacheBytes);
+    return success;
   case attributeMultiprocessors:
     *value = processors;
     return success;
@@ -201,6 +213,10 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 
 CUresult cuCtxSetLimit(int limit, size_t value) {
   ENTER(cuCtxSetLimit);
+  if (limit == limitKeptCache) {
+    current->keptCache = value;
+    return value <= keptCacheBytes ? success : invalidValue;
+  }
   if (limit != limitStackSize)
     return invalidValue;
   uint64_t threads = uint64_t(processors) * threadsPerProcessor;
@@ -213,9 +229,9 @@ CUresult cuCtxSetLimit(int limit, size_t value) {
   return success;
 }
 
-CUresult cuCtxGetLimit(size_t *value, int) {
+CUresult cuCtxGetLimit(size_t *value, int limit) {
   ENTER(cuCtxGetLimit);
-  *value = current->stackLimit;
+  *value = limit == limitKeptCache ? current->keptCache : current->stackLimit;
   return success;
 }
 
@@ -485,6 +501,18 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   if (gone->device->moodStream == gone)
     gone->device->moodLeft = 0;
   return success; // never deleted: somebody may still look at it
+}
+
+CUresult cuStreamSetAttribute(CUstream stream, int attribute, const StreamAttribute *value) {
+  ENTER(cuStreamSetAttribute);
+  const CacheWindow &window = value->window;
+  auto begin = reinterpret_cast<uint64_t>(window.begin);
+  if (attribute != streamCacheWindow || window.share < 0 || window.share > 1 || window.within != cacheKept ||
+      window.beyond != cacheNormal || window.bytes > keptCacheBytes || window.bytes > current->keptCache ||
+      !isMapped(begin, window.bytes))
+    return invalidValue;
+  reinterpret_cast<Stream *>(stream)->keptBytes = window.bytes;
+  return success;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {

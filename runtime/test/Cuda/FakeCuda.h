@@ -68,6 +68,8 @@ std::string misuse();
 
 /// Bytes of chunks, stacks and nothing else that GPU `device` has given out.
 uint64_t takenBytes(int device);
+/// Bytes that the streams of a GPU keep in its cache, those of each by themselves.
+uint64_t keptBytes(int device);
 /// Ranges that are reserved and chunks that are mapped on a GPU.
 uint64_t mappedChunks(int device);
 

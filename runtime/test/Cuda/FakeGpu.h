@@ -31,6 +31,8 @@ namespace fakecuda {
 using namespace segue::cuda;
 
 constexpr uint64_t chunk = 2 << 20, capacity = 256 << 20;
+/// What the L2 cache keeps at most.
+constexpr uint64_t keptCacheBytes = 8 << 20;
 constexpr int deviceCount = 24, deviceWithoutMaps = 8, processors = 4, threadsPerProcessor = 2048;
 constexpr CUresult invalidContext = 201, alreadyMapped = 208, captureUnsupported = 900, captureInvalidated = 901;
 
@@ -80,6 +82,8 @@ struct Stream {
   uint64_t given = 0, done = 0;
   /// Where its work goes while it is captured.
   std::optional<Graph> capture = std::nullopt;
+  /// The bytes of the range that its kernels keep in the cache.
+  uint64_t keptBytes = 0;
   /// What its next operation waits for, of other streams.
   Clock clock = {};
 };
@@ -118,7 +122,7 @@ enum class Mood { Lazy, Eager, Fair, Favour, Starve };
 struct Device {
   int number = 0;
   CUresult ended = success;
-  uint64_t taken = 0, stackLimit = 1024;
+  uint64_t taken = 0, stackLimit = 1024, keptCache = 0;
   int retained = 0;
   std::vector<Stream *> streams;
   /// What the host has seen the end of, and what it has not.
