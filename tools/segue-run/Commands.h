@@ -185,6 +185,7 @@ int exportCheckpoint(const ExportOptions &options);
 int fit(const FitOptions &options);
 int inspect(const InspectOptions &options);
 int profileDevice(const ProfileDeviceOptions &options);
+int listDevices();
 int quantize(const QuantizeOptions &options);
 int recompute(const RecomputeOptions &options);
 int replay(const ReplayOptions &options);

@@ -246,6 +246,12 @@ static void addProfileDevice(CLI::App &app, ProfileDeviceOptions &options) {
                   "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json");
 }
 
+static void addDevices(CLI::App &app) {
+  CLI::App *command = app.add_subcommand("devices", "Says what this machine could train on");
+  command->footer("GPUs are those that the CUDA driver finds; none is opened.\n"
+                  "Example: segue-run devices");
+}
+
 static void addTrust(CLI::App &app, TrustOptions &options) {
   CLI::App *command = app.add_subcommand("trust", "Signs .segue files whose machine code you trust");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -329,6 +335,7 @@ int main(int argc, char **argv) {
   addExport(app, exportOptions);
   addFit(app, fitOptions);
   addProfileDevice(app, profileDeviceOptions);
+  addDevices(app);
   addReplay(app, replayOptions);
   addReport(app, reportOptions);
   addQuantize(app, quantizeOptions);
@@ -353,6 +360,8 @@ int main(int argc, char **argv) {
       return run(runOptions);
     if (app.got_subcommand("profile-device"))
       return profileDevice(profileDeviceOptions);
+    if (app.got_subcommand("devices"))
+      return listDevices();
     if (app.got_subcommand("export"))
       return exportCheckpoint(exportOptions);
     if (app.got_subcommand("fit"))

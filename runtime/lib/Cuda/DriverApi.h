@@ -127,6 +127,8 @@ union StreamAttribute {
   X(deviceGet, cuDeviceGet, CUresult(CUdevice *, int))                                                                 \
   X(deviceName, cuDeviceGetName, CUresult(char *, int, CUdevice))                                                      \
   X(deviceAttribute, cuDeviceGetAttribute, CUresult(int *, int, CUdevice))                                             \
+  X(deviceMemory, cuDeviceTotalMem_v2, CUresult(size_t *, CUdevice))                                                   \
+  X(deviceReaches, cuDeviceCanAccessPeer, CUresult(int *, CUdevice, CUdevice))                                         \
   X(primaryRetain, cuDevicePrimaryCtxRetain, CUresult(CUcontext *, CUdevice))                                          \
   X(primaryRelease, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))                                                  \
   X(ctxSetCurrent, cuCtxSetCurrent, CUresult(CUcontext))                                                               \

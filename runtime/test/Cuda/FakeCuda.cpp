@@ -165,6 +165,17 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice) {
   return success;
 }
 
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
+  *bytes = capacity;
+  return success;
+}
+
+/// GPUs reach each other in pairs.
+CUresult cuDeviceCanAccessPeer(int *reaches, CUdevice device, CUdevice other) {
+  *reaches = device / 2 == other / 2;
+  return device == other ? 101 : success;
+}
+
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   switch (attribute) {
   case attributeVirtualMemory:

@@ -30,11 +30,31 @@
 #ifndef SEGUE_RUNTIME_CUDA_CUDADRIVER_H
 #define SEGUE_RUNTIME_CUDA_CUDADRIVER_H
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 namespace segue::inline runtime {
 
 /// Makes Device::open know the driver "cuda". Must be called before any other thread opens
 /// a device; a second call does nothing.
 void useCuda();
+
+/// A GPU as the driver describes it.
+struct GpuDescription {
+  /// N of the device `cuda:N`.
+  int number = 0;
+  std::string model;
+  uint64_t memoryBytes = 0;
+  /// The compute capability times ten: 90 for an H100.
+  int capability = 0;
+  /// The numbers of the GPUs whose memory it could reach by itself. Nothing of Segue uses that.
+  std::vector<int> peers;
+};
+
+/// Returns the GPUs of this machine, and opens none of them. Throws Unsupported, with the
+/// reason, where there is no driver or none that Segue can use.
+std::vector<GpuDescription> describeGpus();
 
 } // namespace segue::inline runtime
 
