@@ -122,14 +122,15 @@ if(SEGUE_BUILD_TESTS)
   enable_testing()
 endif()
 
-# segue_add_unittest(name sources... [LINK_LIBS libs...] [ALONE sources...] [APART sources...] [TIMEOUT seconds] [NO_DISCOVERY])
+# segue_add_unittest(name sources... [LINK_LIBS libs...] [ALONE sources...] [APART sources...] [TIMEOUT seconds] [PREFIX text] [NO_DISCOVERY])
 # A program of GoogleTests, which ctest knows case by case. LINK_LIBS in place of
 # the whole runtime, where a part stands alone; ALONE and APART as in segue_unity, of the
-# sources named before; NO_DISCOVERY: others run it. With -Og, tests are compiled as fast as
+# sources named before; PREFIX: of the names of cases, where another program has some of the
+# sources; NO_DISCOVERY: others run it. With -Og, tests are compiled as fast as
 # without any optimisation. Without any, the runtime in them would be slow, too: of a template
 # that a test and the runtime share, the linker takes the test's, which it sees first.
 function(segue_add_unittest name)
-  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT" "LINK_LIBS;ALONE;APART" ${ARGN})
+  cmake_parse_arguments(ARG "NO_DISCOVERY" "TIMEOUT;PREFIX" "LINK_LIBS;ALONE;APART" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS} "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/test")
   set_property(SOURCE "${PROJECT_SOURCE_DIR}/runtime/test/TestEnvironment.cpp"
@@ -149,7 +150,7 @@ function(segue_add_unittest name)
   endif()
   target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} GTest::gtest_main)
   if(NOT ARG_NO_DISCOVERY)
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_PREFIX "${ARG_PREFIX}"
       PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT ASAN_OPTIONS=allocator_may_return_null=1
       # A filter that matches nothing is no success.
       FAIL_REGULAR_EXPRESSION "Running 0 tests")
