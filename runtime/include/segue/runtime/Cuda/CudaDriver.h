@@ -30,11 +30,20 @@
 #ifndef SEGUE_RUNTIME_CUDA_CUDADRIVER_H
 #define SEGUE_RUNTIME_CUDA_CUDADRIVER_H
 
+#include <cstdint>
+
 namespace segue::inline runtime {
 
 /// Makes Device::open know the driver "cuda". Must be called before any other thread opens
 /// a device; a second call does nothing.
 void useCuda();
+
+/// What the driver says of all the memory of a GPU, whoever took it: contexts, code and other programs too.
+struct GpuMemory {
+  uint64_t totalBytes = 0, freeBytes = 0;
+};
+/// Asks the driver, with the context that devices of the process share. Throws what opening one throws.
+GpuMemory gpuMemory(int number);
 
 } // namespace segue::inline runtime
 
