@@ -13,6 +13,7 @@
 #include "../../runtime/test/Cuda/OnFakeCuda.h"
 #include "CompilePieces.h"
 #include "StitchDevices.h"
+#include <cstdlib>
 #include <filesystem>
 #include <unistd.h>
 
@@ -21,18 +22,26 @@ using namespace segue::test;
 const uint64_t segue::test::usualStitchings = 200, segue::test::usualOrders = 1;
 
 namespace {
-/// The folder of the twins of this process.
+/// The folder of the twins: that of FAKE_CUDA_TWINS, where they stay for who plays stored pieces, or one of this process.
 class Twins {
 public:
-  Twins() : folder_(std::filesystem::temp_directory_path() / ("segue-stitch-twins-" + std::to_string(getpid()))) {
+  Twins() {
+    const char *given = std::getenv("FAKE_CUDA_TWINS");
+    isOwn_ = !given;
+    folder_ = given ? std::filesystem::path(given)
+                    : std::filesystem::temp_directory_path() / ("segue-stitch-twins-" + std::to_string(getpid()));
     std::filesystem::create_directories(folder_);
     setenv("FAKE_CUDA_TWINS", folder_.c_str(), 1);
     compileForGpus(folder_);
   }
-  ~Twins() { std::filesystem::remove_all(folder_); }
+  ~Twins() {
+    if (isOwn_)
+      std::filesystem::remove_all(folder_);
+  }
 
 private:
   std::filesystem::path folder_;
+  bool isOwn_ = true;
 };
 } // namespace
 static const Twins twins;

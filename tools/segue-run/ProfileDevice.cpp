@@ -16,7 +16,9 @@ namespace segue::tool {
 int profileDevice(const ProfileDeviceOptions &options) {
   if (!options.output.empty())
     OutputFile::check(options.output); // before it is measured
-  Json profile = measureDevice(options.device, {.seconds = options.seconds, .diskBytes = options.diskBytes});
+  Json profile = measureDevice(options.device, {.seconds = options.seconds,
+                                                .diskBytes = options.diskBytes,
+                                                .gpuMemory = gpuMemory});
   std::string text = profile.dump(2) + "\n";
   if (options.output.empty()) {
     std::fputs(text.c_str(), stdout);

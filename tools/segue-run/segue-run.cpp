@@ -237,13 +237,15 @@ static void addFit(CLI::App &app, FitOptions &options) {
 }
 
 static void addProfileDevice(CLI::App &app, ProfileDeviceOptions &options) {
-  CLI::App *command = app.add_subcommand("profile-device", "Measures how fast this machine and a disk of it are, for fit");
-  command->add_option("--device", options.device, "cpu, cpu:threads=4, cpu:disk=FOLDER")->capture_default_str();
+  CLI::App *command = app.add_subcommand("profile-device", "Measures how fast this machine, a GPU or a disk of it are, for fit");
+  command->add_option("--device", options.device, "cpu, cpu:threads=4, cpu:disk=FOLDER, cuda:0, cuda:0,tf32=on,disk=FOLDER")->capture_default_str();
   command->add_option("-o,--output", options.output, "the profile; stdout");
   addReal(command, "--seconds", options.seconds, 0.1, 3600, "about how long it may take")->capture_default_str();
   addBytes(command, "--disk-bytes", options.diskBytes, "that are reserved on the disk meanwhile; 256MiB");
   command->footer("Example: segue-run profile-device --device cpu:disk=/mnt/ssd -o laptop.json\n"
-                  "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json");
+                  "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json\n"
+                  "         segue-run profile-device --device cuda:0 -o card.json\n"
+                  "         segue-run fit gpt.segue --budget 2GiB --device sim:virtual,profile=card.json");
 }
 
 static void addDevices(CLI::App &app) {

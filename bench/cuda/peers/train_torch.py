@@ -112,21 +112,44 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+LR, BETAS, EPS, DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
+
+
+def arguments(text, modes, device):
+    """What train_torch.py and train_segue.py are told, and the config of it."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=CONFIGS, default="gpt2")
-    parser.add_argument("--mode", default="eager",
-                        choices=["eager", "compile", "graphs", "checkpoint", "checkpoint-compile", "offload", "budget"])
+    parser.add_argument("--mode", default=modes[0], choices=modes)
     parser.add_argument("--budget", type=float, default=1.0)
     parser.add_argument("--weights", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default=device)
     parser.add_argument("--wait", action="store_true")
     args = parser.parse_args()
-    c, mode, on_gpu = CONFIGS[args.config], args.mode, args.device == "cuda"
-    if args.batch:
-        c = Config(**{**vars(c), "batch": args.batch})
+    c = CONFIGS[args.config]
+    return args, Config(**{**vars(c), "batch": args.batch}) if args.batch else c
+
+
+def batches_of(c):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(c.vocab, (c.batch, c.seq + 1), generator=generator) for _ in range(4)]
+
+
+def row_of(peer, args, c, parameters, times, losses, **more):
+    """The line of a run: `times` of its steps, and the losses, that of the very first step before them."""
+    median = statistics.median(times)
+    # 6 flops per parameter of products and token, and the causal half of attention.
+    products = parameters - (c.seq * c.dim if c.kind == "gpt" else c.vocab * c.dim)
+    return {"peer": peer, "config": args.config, "mode": args.mode, "weights": args.weights, "parameters": parameters,
+            "tokens": c.batch * c.seq, "step_ms": round(median * 1e3, 2), "least_ms": round(min(times) * 1e3, 2),
+            "loss0": round(losses[0], 5), "losses": [round(value, 4) for value in losses[1:]],
+            "tflops": round(c.batch * c.seq * (6 * products + 6 * c.layers * c.seq * c.dim) / median / 1e12, 1), **more}
+
+
+def main():
+    args, c = arguments(__doc__, ["eager", "compile", "graphs", "checkpoint", "checkpoint-compile", "offload", "budget"], "cuda")
+    mode, on_gpu = args.mode, args.device == "cuda"
     if mode == "budget":
         torch._functorch.config.activation_memory_budget = args.budget
     torch.manual_seed(0)
@@ -136,11 +159,10 @@ def main():
     if args.weights == "bf16":
         model = model.to(torch.bfloat16)
     parameters = sum(p.numel() for p in model.parameters())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
     compiled = mode in ("compile", "checkpoint-compile", "budget", "graphs")
     call = torch.compile(model, mode="reduce-overhead" if mode == "graphs" else None) if compiled else model
-    generator = torch.Generator().manual_seed(1)
-    batches = [torch.randint(c.vocab, (c.batch, c.seq + 1), generator=generator).to(args.device) for _ in range(4)]
+    batches = [batch.to(args.device) for batch in batches_of(c)]
 
     def step(i):
         data = batches[i % len(batches)]
@@ -181,16 +203,10 @@ def main():
         synchronize()
         times.append(time.perf_counter() - started)
         losses.append(loss.detach().clone())
-    median = statistics.median(times)
-    row = {"peer": f"torch {torch.__version__}", "config": args.config, "mode": mode, "weights": args.weights,
-           "parameters": parameters, "tokens": c.batch * c.seq, "step_ms": round(median * 1e3, 2), "least_ms": round(min(times) * 1e3, 2),
-           "queued_ms": round(statistics.median(queued) * 1e3, 2), "first_step_s": round(first, 2), "warm_s": round(warm, 2),
-           "loss0": round(first_loss, 5), "losses": [round(value.item(), 4) for value in losses]}
+    row = row_of(f"torch {torch.__version__}", args, c, parameters, times, [first_loss, *(value.item() for value in losses)],
+                 queued_ms=round(statistics.median(queued) * 1e3, 2), first_step_s=round(first, 2), warm_s=round(warm, 2))
     if mode == "budget":
         row["budget"] = args.budget
-    # 6 flops per parameter of products and token, and the causal half of attention.
-    products = parameters - (c.seq * c.dim if c.kind == "gpt" else c.vocab * c.dim)
-    row["tflops"] = round(c.batch * c.seq * (6 * products + 6 * c.layers * c.seq * c.dim) / median / 1e12, 1)
     if on_gpu:
         row |= {"peak_mib": torch.cuda.max_memory_allocated() >> 20, "held_mib": held >> 20,
                 "reserved_mib": torch.cuda.max_memory_reserved() >> 20}

@@ -54,6 +54,8 @@ DeviceOptions readDeviceProfile(std::string_view driver, const std::string &path
                                                 "; this library reads up to " + std::to_string(newestVersion));
       continue;
     }
+    if (key == "measured" && value.is_object())
+      continue;
     if (!value.is_string() && !value.is_number_unsigned())
       options.fail("\"" + key + "\" is " + value.dump() + "; give a text such as \"16GB/s\"");
     if (key != "about")

@@ -14,7 +14,8 @@
 // Keys: dram, host, pinned, l1, disk (bytes); link, h2d, d2h (bytes per second over the
 // link: of a disk below memory h2d reads it and d2h writes it), latency (of each copy),
 // flops, membw (of kernels), launch (of each kernel), hostmem (memcpy of the host on one
-// thread), threads. `about` is for people. `version` is 1, also where it is not there.
+// thread), diskread, diskwrite (of a disk below the host's memory), threads. `about`, and an
+// object `measured` of further figures, are for people. `version` is 1, also where it is not there.
 //
 //===----------------------------------------------------------------------===//
 

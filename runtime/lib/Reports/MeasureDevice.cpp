@@ -8,6 +8,7 @@
 #include "segue/runtime/Reports/MeasureDevice.h"
 #include "../Drivers/DeviceOptions.h"
 #include "../Drivers/DiskDevice.h"
+#include "Measured.h"
 #include "segue/runtime/Disk/SpillFile.h"
 #include "segue/runtime/Engine/CpuEngine.h"
 #include "segue/runtime/Error.h"
@@ -30,13 +31,8 @@
 namespace segue::inline runtime {
 
 using Clock = std::chrono::steady_clock;
-static double secondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
-/// Runs `work` until `seconds` have passed, twice at least, and returns the least that one
-/// run took.
-static double leastSeconds(double seconds, const std::function<void()> &work) {
+double leastSeconds(double seconds, const std::function<void()> &work) {
   Clock::time_point start = Clock::now();
   double least = INFINITY;
   for (int runs = 0; runs < 2 || secondsSince(start) < seconds; ++runs) {
@@ -47,8 +43,7 @@ static double leastSeconds(double seconds, const std::function<void()> &work) {
   return least;
 }
 
-/// Writes a figure as the options of a device are written: four digits, and the unit.
-static std::string figure(double value, const char *unit) {
+std::string figure(double value, const char *unit) {
   char text[48];
   std::snprintf(text, sizeof text, "%.4g%s", value, unit);
   return text;
@@ -81,7 +76,7 @@ static double memoryBytesPerSecond(Threads threads, double seconds) {
   return 3.0 * count * sizeof(float) / least;
 }
 
-static double copyBytesPerSecond(double seconds) {
+double copyBytesPerSecond(double seconds) {
   constexpr size_t bytes = 32 << 20;
   std::vector<char> source(bytes, 1), target(bytes);
   return double(bytes) / leastSeconds(seconds, [&] { std::memcpy(target.data(), source.data(), bytes); });
@@ -96,8 +91,7 @@ static double launchSeconds(Threads threads, double seconds) {
   });
 }
 
-/// Measures the disk in `folder`, as a device uses one, into `profile`.
-static void measureDisk(const std::string &folder, uint64_t mostBytes, double seconds, Json &profile) {
+DiskFigures measureDisk(const std::string &folder, uint64_t mostBytes, double seconds) {
   constexpr uint64_t most = 16 << 20;
   std::error_code unknown;
   std::filesystem::space_info room = std::filesystem::space(folder, unknown);
@@ -132,9 +126,7 @@ static void measureDisk(const std::string &folder, uint64_t mostBytes, double se
     latencies.push_back(secondsSince(begin));
   }
   std::ranges::nth_element(latencies, latencies.begin() + latencies.size() / 2);
-  profile["h2d"] = figure(double(piece) / leastRead / 1e9, "GB/s");
-  profile["d2h"] = figure(double(piece) / leastWrite / 1e9, "GB/s");
-  profile["latency"] = figure(latencies[latencies.size() / 2] * 1e6, "us");
+  return {double(piece) / leastRead, double(piece) / leastWrite, latencies[latencies.size() / 2]};
 }
 
 /// The processor's name, as the system says it.
@@ -146,37 +138,50 @@ static std::string processor() {
   return "a processor";
 }
 
+/// Measures the threads and the memory of this machine, into `profile`.
+static void measureCpu(const DeviceOptions &given, const std::string &folder, const MeasureOptions &options, Json &profile) {
+  double part = options.seconds / (folder.empty() ? 5 : 10);
+  Threads threads(int(given.integer("threads", 0, 1, 1024)));
+  uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  profile["threads"] = threads.count();
+  profile["dram"] = std::to_string(given.bytes("dram", physical));
+  profile["flops"] = figure(flopsPerSecond(threads, 2 * part) / 1e9, "GFLOP/s");
+  profile["membw"] = figure(memoryBytesPerSecond(threads, part) / 1e9, "GB/s");
+  profile["hostmem"] = figure(copyBytesPerSecond(part) / 1e9, "GB/s");
+  profile["launch"] = figure(launchSeconds(threads, part) * 1e6, "us");
+  if (folder.empty())
+    return;
+  // The link of a cpu is that to its disk.
+  DiskFigures disk = measureDisk(folder, options.diskBytes, 5 * part);
+  profile["h2d"] = figure(disk.readBytesPerSecond / 1e9, "GB/s");
+  profile["d2h"] = figure(disk.writeBytesPerSecond / 1e9, "GB/s");
+  profile["latency"] = figure(disk.latencySeconds * 1e6, "us");
+}
+
 Json measureDevice(std::string_view spec, const MeasureOptions &options) {
   std::string_view driver = spec.substr(0, spec.find(':'));
   DeviceOptions given(driver, driver.size() < spec.size() ? spec.substr(driver.size() + 1) : "");
-  if (driver != "cpu")
-    given.fail("what is measured is this machine: a cpu, and the disk below it, as cpu:disk=/mnt/ssd");
-  given.requireKnown(cpuKeys);
+  bool isCpu = driver == "cpu";
+  if (!isCpu && driver != "cuda")
+    given.fail("what is measured is this machine: a cpu, as cpu:disk=/mnt/ssd with the disk below it, or a GPU, as cuda:0");
+  if (isCpu)
+    given.requireKnown(cpuKeys); // a GPU says itself what it knows
   if (!(options.seconds > 0 && options.seconds <= 3600) || options.diskBytes < SpillFile::block)
     given.fail("it is measured for up to an hour, with 4096 bytes of the disk or more");
   std::string folder = given.text("disk", "");
   folder.resize(std::min(folder.size(), folder.rfind('?')));
   if (!folder.empty() && !std::filesystem::is_directory(folder))
     given.fail("disk=" + folder + " is not a folder");
-  double part = options.seconds / (folder.empty() ? 5 : 10);
 
-  Threads threads(int(given.integer("threads", 0, 1, 1024)));
   std::time_t now = std::time(nullptr);
   std::tm day{};
   gmtime_r(&now, &day);
   char date[16];
   std::strftime(date, sizeof date, "%Y-%m-%d", &day);
-  uint64_t physical = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  std::string what = isCpu ? processor() : std::string(spec.substr(0, spec.find(','))) + " beside " + processor();
   Json profile{{"version", 1},
-               {"about", processor() + ", measured " + date + (folder.empty() ? "" : ", disk " + folder)},
-               {"threads", threads.count()},
-               {"dram", std::to_string(given.bytes("dram", physical))}};
-  profile["flops"] = figure(flopsPerSecond(threads, 2 * part) / 1e9, "GFLOP/s");
-  profile["membw"] = figure(memoryBytesPerSecond(threads, part) / 1e9, "GB/s");
-  profile["hostmem"] = figure(copyBytesPerSecond(part) / 1e9, "GB/s");
-  profile["launch"] = figure(launchSeconds(threads, part) * 1e6, "us");
-  if (!folder.empty())
-    measureDisk(folder, options.diskBytes, 5 * part, profile);
+               {"about", what + ", measured " + date + (folder.empty() ? "" : ", disk " + folder)}};
+  (isCpu ? measureCpu : measureGpu)(given, folder, options, profile);
   return profile;
 }
 

@@ -56,6 +56,13 @@ struct GpuDescription {
 /// reason, where there is no driver or none that Segue can use.
 std::vector<GpuDescription> describeGpus();
 
+/// What the driver says of all the memory of a GPU, whoever took it: contexts, code and other programs too.
+struct GpuMemory {
+  uint64_t totalBytes = 0, freeBytes = 0;
+};
+/// Asks the driver, with the context that devices of the process share. Throws what opening one throws.
+GpuMemory gpuMemory(int number);
+
 } // namespace segue::inline runtime
 
 #endif // SEGUE_RUNTIME_CUDA_CUDADRIVER_H

@@ -1,0 +1,51 @@
+//===- Measured.h - how a figure is measured and written --------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// What the measurements of a cpu and of a GPU share. Private to SegueReports.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_LIB_REPORTS_MEASURED_H
+#define SEGUE_LIB_REPORTS_MEASURED_H
+
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Reports/MeasureDevice.h"
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace segue::inline runtime {
+
+class DeviceOptions;
+
+inline double secondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Runs `work` until `seconds` have passed, twice at least, and returns the least that one
+/// run took.
+double leastSeconds(double seconds, const std::function<void()> &work);
+
+/// Writes a figure as the options of a device are written: four digits, and the unit.
+std::string figure(double value, const char *unit);
+
+/// Returns the rate of memcpy on one thread.
+double copyBytesPerSecond(double seconds);
+
+struct DiskFigures {
+  double readBytesPerSecond, writeBytesPerSecond, latencySeconds;
+};
+/// Measures the disk in `folder`, as a device uses one.
+DiskFigures measureDisk(const std::string &folder, uint64_t mostBytes, double seconds);
+
+/// Measures a GPU, into a profile that has its version and `about`; `folder` is that of its
+/// disk, or empty.
+void measureGpu(const DeviceOptions &given, const std::string &folder, const MeasureOptions &options, Json &profile);
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_LIB_REPORTS_MEASURED_H
