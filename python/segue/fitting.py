@@ -59,7 +59,7 @@ def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: st
     budget : int or str, optional
         Bytes of device memory, or a text such as ``24GiB``; default: all that the device has.
     device : str
-        A spec, which is not opened: ``cpu``, above a disk with room for everything; ``cpu:dram=16GiB,disk=/mnt/ssd``;
+        A spec, which is not opened but for a GPU: ``cpu``, above a disk with room for everything; ``cpu:dram=16GiB,disk=/mnt/ssd``;
         ``cpu:profile=laptop.json`` (`segue-run profile-device`); ``sim:virtual,dram=24GiB,link=25GB/s,flops=80TFLOP/s``.
     optimizer : Optimizer, optional
         Default: `segue.AdamW`.

@@ -73,9 +73,12 @@ std::string_view errorCodeName(ErrorCode code) {
   return "UNKNOWN";
 }
 
-Error::Error(ErrorCode code, const std::string &message)
-    : std::runtime_error(std::string(errorCodeName(code)) + ": " + message), code_(code), message_(message) {}
+ErrorDetails::~ErrorDetails() = default;
 
-Error Error::within(const std::string &context) const { return Error(code_, context + ": " + message_); }
+Error::Error(ErrorCode code, const std::string &message, std::shared_ptr<const ErrorDetails> details)
+    : std::runtime_error(std::string(errorCodeName(code)) + ": " + message), code_(code), message_(message),
+      details_(std::move(details)) {}
+
+Error Error::within(const std::string &context) const { return Error(code_, context + ": " + message_, details_); }
 
 } // namespace segue::inline runtime

@@ -22,18 +22,20 @@ BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-from models import GPT, GPTConfig  # noqa: E402
+from models import GPT, GPTConfig, add_lora  # noqa: E402
+
+
+def compiled(folder, model, **options):
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    segue.compile(model, (tokens, tokens), optimizer=segue.AdamW(lr=1e-3), name="gpt", **options).save(folder / "gpt.segue", weights=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory):
     """A compiled GPT with its weights, and text to learn."""
-    folder = tmp_path_factory.mktemp("gpt")
     torch.manual_seed(0)
-    tokens = torch.zeros(4, 32, dtype=torch.int64)
-    cfg = GPTConfig(layers=3, dim=32, heads=4, seq=32)
-    segue.compile(GPT(cfg), (tokens, tokens), optimizer=segue.AdamW(lr=1e-3)).save(folder / "gpt.segue", weights=True)
-    return folder
+    return compiled(tmp_path_factory.mktemp("gpt"), GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32)))
 
 
 def verify(gpt, steps: int, caps: list[int], adversary: str = "", host: str = "pinned=64MiB") -> str:
@@ -85,3 +87,13 @@ def test_a_disk_below_the_host(gpt, adversary):
     assert len(held) == 7 * 2 and all(float(host) <= 0.25 for _, _, host, _ in held), stdout
     assert all(0.2 < float(host) for name, _, host, _ in held if name in ("stream", "planned", "planned, streamed")), stdout
     assert all(float(disk) > 0 for name, _, _, disk in held if name != "none"), stdout
+
+
+@pytest.mark.parametrize("storage", ["int8_row", "fp8_e4m3_row", "int4_group32"])
+def test_frozen_codes_train_under_every_cap(storage, tmp_path):
+    """Weights that products read as codes are made of the floats of a file, which a ring cannot stream as they lie there."""
+    torch.manual_seed(0)
+    model = add_lora(GPT(GPTConfig(layers=3, dim=64, heads=4, seq=32)), rank=4, names=("qkv", "proj", "fc", "out"))
+    stdout = verify(compiled(tmp_path, model, frozen_storage=storage), 2, [100, 60, 40])
+    assert stdout.count("equal to the bit") == 21 and "refused" in stdout, stdout
+    assert re.search(r"^stream, cap 60 .* [1-9]\d* blocks of weights loaded", stdout, re.M), stdout

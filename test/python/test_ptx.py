@@ -8,6 +8,7 @@
 runtime's own kernels and a fake cuBLASLt they train the models on a fake GPU."""
 
 import functools
+import json
 import os
 import re
 import subprocess
@@ -126,10 +127,11 @@ def half_gpt():
     return graph(GPT(GPTConfig(layers=1, dim=48, heads=3, seq=16, vocab=40)).bfloat16(), 2, 16, 40)
 
 
-def trains_on_a_fake_gpu(text, folder):
-    """Compiles a model with twins. Returns how to train it, a function of a device and of more arguments, whose result is the process."""
+def trains_on_a_fake_gpu(text, folder, *options):
+    """Compiles a model with twins. Returns how to train it, a function of a device and of more arguments, whose result is the process;
+    or how to ask another command of segue-run."""
     (folder / "twins").mkdir()
-    (folder / "model.segue").write_bytes(compiled(text, "--target=x86-64-v3,sm_90", f"--gpu-twins={folder / 'twins'}").stdout)
+    (folder / "model.segue").write_bytes(compiled(text, "--target=x86-64-v3,sm_90", f"--gpu-twins={folder / 'twins'}", *options).stdout)
     weights, inputs = {}, []
     for shape, element, name, role in re.findall(r'tensor<([0-9x]*x)?(\w+)> \{segue.name = "([^"]+)"[^}]*?role<(input|parameter|frozen)>', text):
         shape = [int(extent) for extent in shape.split("x") if extent]
@@ -142,9 +144,10 @@ def trains_on_a_fake_gpu(text, folder):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so", "FAKE_CUDA_TWINS": str(folder / "twins")}
 
-    def train(device, *more):
-        done = subprocess.run([f"{BUILD}/bin/segue-run", "train", str(folder / "model.segue"), "--weights", str(folder / "weights.safetensors"),
-                               *inputs, "--lr", "0.01", "--device", device, *more], capture_output=True, text=True, timeout=240, env=env)
+    def train(device, *more, command="train"):
+        values = ("--weights", str(folder / "weights.safetensors"), *inputs, "--lr", "0.01") if command == "train" else ()
+        done = subprocess.run([f"{BUILD}/bin/segue-run", command, str(folder / "model.segue"), *values, "--device", device, *more],
+                              capture_output=True, text=True, timeout=240, env=env)
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         return done
 
@@ -191,3 +194,35 @@ def test_no_service_and_no_cap_changes_a_bit_on_a_fake_gpu(tmp_path):
     held = re.findall(r"^([\w, ]+), cap 60 % .*; the host ([\d.]+) MiB, the disk ([\d.]+) MiB$", said, re.M)
     assert len(held) == 7 and all(float(host) <= 0.25 for _, host, _ in held), said
     assert all(float(disk) > 0 for name, _, disk in held if name != "none"), said
+
+
+def coded_lora():
+    return graph(add_lora(GPT(GPTConfig(layers=2, dim=256, heads=4, seq=32, vocab=64)), 4, ("qkv", "proj", "fc", "out")), 2, 32, 64)
+
+
+# What a device takes for programs is taken before all else and counts: a budget that is named is enough, and what is under way
+# finds its workspace, where everything else would have taken the room.
+@pytest.mark.parametrize("model, storage, memory", [(four_layers, (), "workspace=4MiB"), (coded_lora, ("--frozen-storage=int8_row",), "panels=1MiB")])
+def test_workspaces_are_foreseen_in_every_mode(model, storage, memory, tmp_path):
+    torch.manual_seed(0)
+    run = trains_on_a_fake_gpu(model(), tmp_path, *storage)
+    said = run(f"cuda:5,dram=64MiB,pinned=64MiB,{memory}", "--steps", "2", "--verify-invariance", "--caps", "60,45").stdout
+    assert "no run differs" in said and said.count("equal to the bit") == 14, said
+    assert said.count("refused; within the") >= 7, said
+
+
+# `fit` counts what the device will take, though a twin plays the step: the budget that it names trains by a plan.
+def test_a_forecast_counts_workspaces(tmp_path):
+    torch.manual_seed(0)
+    run = trains_on_a_fake_gpu(four_layers(), tmp_path)
+    config = tmp_path / "planned.json"
+    config.write_text(json.dumps({"memory": {"stagehand": {"activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}}}))
+
+    def smallest(*memory):
+        found = json.loads(run(",".join(("cuda:5,dram=64MiB,pinned=64MiB", *memory)), "--json", "--config", str(config), command="fit").stdout)
+        return found["smallest_budget_bytes"], found["plans"][0]["peak_bytes"], found["config"]["certified_bytes"]
+
+    without, taken = smallest(), smallest("workspace=4MiB")
+    assert taken[0] - without[0] == taken[1] - without[1] == 4 << 20 and taken[2] >= taken[0], (without, taken)
+    said = run(f"cuda:5,dram={taken[0]},pinned=64MiB,workspace=4MiB", "--steps", "2", "--config", str(config)).stdout
+    assert said.count("loss ") == 2, said

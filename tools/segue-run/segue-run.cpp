@@ -227,8 +227,8 @@ static void addFit(CLI::App &app, FitOptions &options) {
   command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
   command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
   addCommon(command, options);
-  command->footer("Runs nothing of the files, and opens no device: a step is played in virtual time, by the figures\n"
-                  "of the device's spec. No weights are needed.\n"
+  command->footer("Runs nothing of the files, and opens no device but a GPU, which says what it takes for programs: a\n"
+                  "step is played in virtual time, by the figures of the device's spec. No weights are needed.\n"
                   "Example: segue-run fit front.segue back.segue --budget 512MiB\n"
                   "           --device sim:virtual,dram=24GiB,pinned=16GiB,link=16GB/s,flops=80TFLOP/s\n"
                   "         segue-run fit gpt.segue --budget 2GiB --device cpu:profile=laptop.json\n"

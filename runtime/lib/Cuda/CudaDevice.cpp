@@ -78,7 +78,7 @@ public:
   int threads() const override { return multiprocessors_; }
   int number() const override { return context_->number(); }
   std::string kernelTarget() const override;
-  uint64_t bytesForPrograms() const override { return engine_.bytesToTake(); }
+  std::optional<uint64_t> bytesForPrograms() const override { return engine_.bytesToTake(); }
   std::optional<LinkSpeed> link() const override { return figures_.link; }
   std::optional<LinkSpeed> diskLink() const override {
     return disk_ ? std::optional(disk_->speed()) : std::nullopt;

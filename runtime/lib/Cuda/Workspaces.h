@@ -53,14 +53,19 @@ public:
   void takeForPlans(uint64_t bytes) {
     {
       std::lock_guard lock(mutex_);
-      wanted_ = std::max(wanted_, bytesFor(bytes));
+      if (uint64_t wanted = bytesFor(bytes); wanted > (wanted_.empty() ? 0 : wanted_.back()))
+        wanted_.push_back(wanted);
     }
     take(size_t(Queue::Compute), bytes, /*makesRoom=*/true);
   }
-  /// Returns the bytes that plans have wanted for the queue that computes, and not got.
+  /// Returns the bytes that plans have wanted for the queue that computes, and not got. Another process whose plans
+  /// are made in this order takes them one after the other, the smaller ones, too.
   uint64_t bytesToTake() const {
     std::lock_guard lock(mutex_);
-    return pieces_[size_t(Queue::Compute)].bytes >= wanted_ ? 0 : wanted_;
+    uint64_t bytes = 0;
+    for (uint64_t wanted : wanted_)
+      bytes += wanted > pieces_[size_t(Queue::Compute)].bytes ? wanted : 0;
+    return bytes;
   }
   bool hasSome() const {
     std::lock_guard lock(mutex_);
@@ -91,7 +96,7 @@ private:
   std::mutex outsideMutex_;
   mutable std::mutex mutex_; // guards what follows
   Piece pieces_[laneCount];
-  uint64_t wanted_ = 0;
+  std::vector<uint64_t> wanted_; // each greater than the one before
   std::vector<std::pair<MemoryBlock, uint64_t>> taken_;
 };
 

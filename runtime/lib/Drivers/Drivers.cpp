@@ -61,4 +61,6 @@ std::optional<std::string> twinOf(std::string_view spec) {
   return parsed.driver.twin ? parsed.driver.twin(parsed.options) : parsed.driver.open(parsed.options)->twin();
 }
 
+bool isOpenedForTwin(std::string_view spec) { return !parseSpec(spec).driver.twin; }
+
 } // namespace segue::inline runtime

@@ -33,6 +33,9 @@ struct Driver {
 /// that has room for everything. Throws what Device::open throws.
 std::optional<std::string> twinOf(std::string_view spec);
 
+/// Returns true if the device `spec` is opened for that, as only it can tell.
+bool isOpenedForTwin(std::string_view spec);
+
 /// Makes Device::open know `driver`. Called before any other thread opens a device.
 void addDriver(const Driver &driver);
 

@@ -85,8 +85,9 @@ static std::string sentence(const OutOfMemory::Report &report) {
   return text;
 }
 
+// Braces: the sentence is made before the report moves.
 OutOfMemory::OutOfMemory(Report report)
-    : Error(ErrorCode::DeviceOom, sentence(report)), report_(std::make_shared<const Report>(std::move(report))) {}
+    : Error{ErrorCode::DeviceOom, sentence(report), std::make_shared<const Report>(std::move(report))} {}
 
 //===----------------------------------------------------------------------===//
 // Taking and giving

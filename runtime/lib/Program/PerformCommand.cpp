@@ -75,8 +75,10 @@ void PreparedProgram::performInline(Op &op, void *const *args) {
     double start = device_.seconds();
     perform(op, args);
     noteTime(op, device_.seconds() - start);
-  } catch (const KernelFault &fault) {
-    throw launchError(op, fault.kernelCode());
+  } catch (const Error &error) {
+    if (auto *code = error.details<KernelFault::Code>())
+      throw launchError(op, code->value);
+    throw;
   }
 }
 
@@ -118,8 +120,8 @@ void PreparedProgram::endQueued(Run &run, const Op &op, const Error *error) noex
   if (!error)
     return;
   PreparedProgram &self = *run.owner;
-  if (auto *fault = dynamic_cast<const KernelFault *>(error))
-    self.fail(run, self.launchError(op, fault->kernelCode()), /*asItIs=*/false);
+  if (auto *code = error->details<KernelFault::Code>())
+    self.fail(run, self.launchError(op, code->value), /*asItIs=*/false);
   else
     self.fail(run, *error, /*asItIs=*/false);
 }

@@ -27,8 +27,20 @@ PreparedProgram::PreparedProgram(DeviceRef device, const BinaryImage &image, siz
     : deviceRef_(std::move(device)), device_(*deviceRef_), lane_(device_.lane()), transfer_(device_.transfer()),
       image_(image), info_(image.programs()[program]), inline_(device_.runsInline()) {
   readSignature();
-  for (uint32_t i = 0; i < countOf(info_.table->commands()); ++i)
-    prepare(*info_.table->commands()->Get(i));
+  // Where the device lacks memory for one command it hears of the others, too: Device::bytesForPrograms knows of all then.
+  std::optional<Error> lacking;
+  for (uint32_t i = 0; i < countOf(info_.table->commands()); ++i) {
+    try {
+      prepare(*info_.table->commands()->Get(i));
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::DeviceOom)
+        throw;
+      if (!lacking)
+        lacking = error;
+    }
+  }
+  if (lacking)
+    throw *lacking;
   placeConstants();
   slotCount_ = constantSlot(constants_.size());
   markSteps();

@@ -48,14 +48,14 @@ static std::vector<SpaceInfo> spacesOf(const std::string &twin) {
 
 MemoryForecast::MemoryForecast(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
                                size_t microBatches)
-    : spec_(virtualTwin(spec)), spaces_(spacesOf(spec_)),
+    : spec_(virtualTwin(spec)), spaces_(spacesOf(spec_)), programBytes_(bytesForPrograms(spec, modules)),
       twin_(withRoomBelow(spec_, spaces_), modules, options, microBatches), planner_(twin_.record()),
       steps_{forecast("unconstrained", planner_.unconstrained())},
       smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {
   // Nobody has addresses for a run that has no plan.
   options.events = nullptr;
   steps_[0].bytes = std::max(steps_[0].bytes, bytesWithoutServices(twin_.spec(), std::move(modules),
-                                                                   std::move(options), microBatches));
+                                                                   std::move(options), microBatches) + programBytes_);
 }
 
 void MemoryForecast::countSeals() {
@@ -73,17 +73,19 @@ uint64_t MemoryForecast::capacityOf(Space space) const {
 
 StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &plan) {
   CertifiedPlan found = certified(twin_, planner_, plan, /*bytes=*/0);
-  return {std::move(what), &plan, std::move(found.played), found.bytes};
+  return {std::move(what), &plan, std::move(found.played), found.bytes + programBytes_};
 }
 
 StepForecast MemoryForecast::forBudget(uint64_t bytes) {
-  CertifiedPlan found = certify(twin_, planner_, bytes);
-  if (found.bytes > bytes)
+  uint64_t left = bytes - std::min(bytes, programBytes_);
+  CertifiedPlan found = certify(twin_, planner_, left);
+  if (found.bytes > left)
     throw errorOf({.askedBytes = bytes,
-                   .smallestBytes = found.bytes,
+                   .smallestBytes = found.bytes + programBytes_,
                    .setBy = planner_.profile().events[planner_.tightestEvent()],
-                   .held = found.played.holders});
-  return {"budget " + sizeText(bytes), found.plan, std::move(found.played), found.bytes};
+                   .held = found.played.holders,
+                   .othersBytes = programBytes_});
+  return {"budget " + sizeText(bytes), found.plan, std::move(found.played), found.bytes + programBytes_};
 }
 
 //===----------------------------------------------------------------------===//

@@ -51,6 +51,10 @@ Json forecastServices(std::string_view device, const std::vector<SessionModule> 
                       size_t microBatches, const Config &config) {
   OwnDevice own(virtualTwin(device));
   const DeviceRef &twin = *own;
+  std::shared_ptr<Storage> programs; // the session goes by what the device itself leaves to it
+  if (uint64_t bytes = bytesForPrograms(device, modules))
+    programs = Storage::allocate(twin, Space::DeviceDram, bytes, /*alignment=*/1,
+                                 twin->memory().intern({.value = "(programs)"}));
   SessionOptions same;
   same.maxGradNorm = options.maxGradNorm;
   same.tied = options.tied;

@@ -119,8 +119,8 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
     if (states == States::Stay && states_ != StatesLeave::Never)
       return false; // what is said is of the step that needs less
     lastError_ = error;
-    if (auto *memory = dynamic_cast<const OutOfMemory *>(&error)) {
-      holders_ = memory->report().holders;
+    if (auto *report = error.details<OutOfMemory::Report>()) {
+      holders_ = report->holders;
       std::erase_if(holders_, [](const MemoryHolder &holder) { return holder.owner.value == othersName; });
     }
     return false;

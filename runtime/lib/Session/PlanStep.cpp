@@ -104,8 +104,7 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
 
 static FreeRoom roomOf(Device &device) { return {device.freeRanges(Space::DeviceDram), liveBytes(device)}; }
 
-/// Makes the programs ready, so that what a device takes for them is there and counts.
-static void prepare(const StepToPlan &step) {
+void preparePrograms(const StepToPlan &step) {
   preparePrograms(step.device, step.modules);
   for (const std::vector<Module> *modules : step.batches)
     preparePrograms(step.device, *modules);
@@ -114,7 +113,7 @@ static void prepare(const StepToPlan &step) {
 PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
   WeightStreamer *weights = services.weights();
   Device &device = *step.device;
-  prepare(step);
+  preparePrograms(step);
   if (weights)
     weights->giveUpRoom();
   if (weights && weights->slots() > weights->leastSlots())
@@ -249,7 +248,7 @@ static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weight
 CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
-  prepare(step);
+  preparePrograms(step);
   uint64_t budget = device.memory().budget(Space::DeviceDram);
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
     return {};

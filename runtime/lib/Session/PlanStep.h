@@ -48,6 +48,10 @@ struct PlannedStep {
   int64_t slots = 0, openAtOnce = 0;
 };
 
+/// Makes the programs of a step ready, so that what the device takes for them is there and counts. All are tried before
+/// one for which memory lacks is an error: Device::bytesForPrograms knows of all of them then.
+void preparePrograms(const StepToPlan &step);
+
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's budget
 /// leaves to the session, with the times that were `measured` if they are of such a step,
 /// and has `services` follow the plan, which is returned. Slots of Weight Stagehand's ring that no plan fits beside,

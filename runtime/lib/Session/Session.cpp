@@ -89,6 +89,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   residency = services ? services->residency() : options.residency;
   streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
                    modules, plans, table, values);
+  takeForPrograms();
   if (services && services->statesLeave() == StatesLeave::Always)
     holdGradients();
   allocateStates(stateDescs);

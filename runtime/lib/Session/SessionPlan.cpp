@@ -49,6 +49,17 @@ void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> b
   tellStatesLeave();
 }
 
+void Session::State::takeForPrograms(const StepSizes &step, std::span<const TensorMap> batches) {
+  if (!device->bytesForPrograms())
+    return;
+  try {
+    preparePrograms(stepToPlan(step.empty() ? StepSizes{nullptr} : step, batches));
+  } catch (const Error &error) {
+    refuseTooSmall(error, step, batches);
+    throw;
+  }
+}
+
 void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> batches) {
   bool hasTwin = device->twin().has_value();
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
@@ -64,6 +75,7 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   if (!here.checked) {
     requireWhole();
     requireValues();
+    takeForPrograms(step, batches);
     prepareStreamed(step, batches); // the ring is in the way
     StepToPlan next = stepToPlan(step, batches);
     CheckedStep found;
@@ -99,6 +111,7 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   std::optional<MeasuredStep> measured = services->takeMeasured();
   if (isPlanned && !measured)
     return;
+  takeForPrograms(step, batches);
   // A plan begins with a step that has no update of the one before to make.
   StepSizes before = plannedFor;
   makeDeferred();
@@ -155,8 +168,8 @@ uint64_t Session::certify(size_t microBatches) {
 
 void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,
                                     std::span<const TensorMap> batches) const {
-  auto *memory = dynamic_cast<const OutOfMemory *>(&error);
-  bool isTooSmall = memory ? memory->report().space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
+  auto *memory = error.details<OutOfMemory::Report>();
+  bool isTooSmall = memory ? memory->space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;
   if (!isTooSmall || !plannedFor.empty() || options.isRehearsal || hasOwnSink() || !device->twin())
     return;
   uint64_t placed = bytesOn(*device, batches), own = placed, live = device->memory().liveBytes(Space::DeviceDram);
@@ -168,7 +181,7 @@ void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,
   own += bytesOn(*device, std::span(&held, 1));
   StepToPlan next = stepToPlan(step.empty() ? StepSizes{nullptr} : step, batches);
   next.isBatchCountGuessed = step.empty();
-  segue::refuseTooSmall(services.get(), next, live - std::min(live, own) + device->bytesForPrograms());
+  segue::refuseTooSmall(services.get(), next, live - std::min(live, own) + device->bytesForPrograms().value_or(0));
 }
 
 } // namespace segue::inline runtime

@@ -214,6 +214,9 @@ struct Session::State {
   /// the device was missing before the first step; returns if that cannot be said.
   /// `step` is empty before one is asked for.
   void refuseTooSmall(const Error &error, const StepSizes &step = {}, std::span<const TensorMap> batches = {}) const;
+  /// Has the device take what it will for programs of such a step (Device::bytesForPrograms), before rings, states and
+  /// plans share out the rest. Throws BudgetInfeasible.
+  void takeForPrograms(const StepSizes &step = {}, std::span<const TensorMap> batches = {});
   /// Makes the ring ready for such a step. Throws BudgetInfeasible.
   void prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches);
   /// Returns true if the user's sink may move tensors itself, of which a twin knows nothing.

@@ -425,10 +425,39 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
 }
 
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
-  for (const Module &module : modules)
-    for (std::string_view name : stepPrograms)
-      if (const Program *program = module.find(name))
-        Executor(device, *program);
+  std::optional<Error> lacking; // the device hears of all programs, as of all commands of one
+  for (const Module &module : modules) {
+    for (std::string_view name : stepPrograms) {
+      try {
+        if (const Program *program = module.find(name))
+          Executor(device, *program);
+      } catch (const Error &error) {
+        if (error.code() != ErrorCode::DeviceOom)
+          throw;
+        if (!lacking)
+          lacking = error;
+      }
+    }
+  }
+  if (lacking)
+    throw *lacking;
+}
+
+uint64_t bytesForPrograms(std::string_view spec, const std::vector<SessionModule> &given) {
+  if (!isOpenedForTwin(spec))
+    return 0;
+  OwnDevice own(spec);
+  if (!own->bytesForPrograms())
+    return 0;
+  std::vector<Module> modules;
+  for (const SessionModule &module : given)
+    modules.emplace_back(*own, module.binary, module.name);
+  own->memory().setBudget(Space::DeviceDram, 0); // plans say what they want, and get none of it
+  try {
+    preparePrograms(*own, modules);
+  } catch (const Error &) { // a file without kernels for the device is refused where it is to run
+  }
+  return own->bytesForPrograms().value_or(0);
 }
 
 void dropCaches(Device &device) {

@@ -60,8 +60,12 @@ public:
   Tensor allocate(const DeviceRef &device, size_t slot);
 
   /// Returns true if the parameter can live in a file: a frozen one can be read from it
-  /// again and again, which is checked each time.
-  bool canLiveInFile(size_t slot) const { return streamer_ && has(slot) && !table_.infos()[slot].trained; }
+  /// again and again, which is checked each time. Codes that products read are made of the file's floats once, and
+  /// live on the host.
+  bool canLiveInFile(size_t slot) const {
+    const ParameterInfo &info = table_.infos()[slot];
+    return streamer_ && has(slot) && !info.trained && !isQuantized(info.desc.layout.storage);
+  }
   /// Makes the parameter live in the file under `name`; its value is the tensor mapped from
   /// there.
   void setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name);

@@ -240,7 +240,7 @@ TEST_F(CudaProductsTest, WorkspacesAreInTheBooks) {
 TEST(CudaProducts, AWorkspaceOfAnySizeIsForeseen) {
   for (const char *size : {"3MiB", "1KiB"}) {
     DeviceRef device = Device::open(std::string("cuda:9,dram=16MiB,pinned=4MiB,workspace=") + size);
-    uint64_t foreseen = device->bytesForPrograms();
+    uint64_t foreseen = device->bytesForPrograms().value_or(0);
     auto plan = device->engine().planMatmul(square(64));
     EXPECT_EQ(device->memory().liveBytes(dram), foreseen) << size;
     EXPECT_EQ(device->bytesForPrograms(), 0u);

@@ -536,8 +536,8 @@ TEST_P(ConformanceTest, LaunchReportsTheFirstFailure) {
       device->launch(*failBehind, args, 1000, 10, 4);
     };
     work.ended = [&](const Error *error) {
-      if (auto *fault = dynamic_cast<const KernelFault *>(error))
-        code = fault->kernelCode();
+      if (auto *fault = error ? error->details<KernelFault::Code>() : nullptr)
+        code = fault->value;
       EXPECT_EQ(error != nullptr, code != 0);
     };
     device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, std::move(work))));

@@ -62,9 +62,12 @@ TEST_F(DeviceMemoryTest, FailureSaysWhoHoldsWhatAndWhatWouldDo) {
   try {
     take(2 << 20, weights);
     FAIL();
-  } catch (const OutOfMemory &error) {
+  } catch (const OutOfMemory &thrown) {
+    // What is known stays when the error is kept, or becomes part of another's sentence.
+    Error error = thrown.within("a program").within("a step");
     EXPECT_EQ(error.code(), ErrorCode::DeviceOom);
-    const OutOfMemory::Report &report = error.report();
+    ASSERT_NE(error.details<OutOfMemory::Report>(), nullptr) << error.what();
+    const OutOfMemory::Report &report = *error.details<OutOfMemory::Report>();
     EXPECT_EQ(report.wantedBytes, 2u << 20);
     EXPECT_EQ(report.liveBytes, (2u << 20) + 100);
     EXPECT_EQ(report.smallestBudgetBytes, (4u << 20) + 100);

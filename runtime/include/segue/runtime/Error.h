@@ -17,6 +17,7 @@
 #ifndef SEGUE_RUNTIME_ERROR_H
 #define SEGUE_RUNTIME_ERROR_H
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -91,19 +92,32 @@ enum class ErrorCode {
 /// Returns "LAYOUT_MISMATCH" and so on: the word that starts each message.
 std::string_view errorCodeName(ErrorCode code);
 
+/// What some errors know besides their sentence, for code that goes by it. It belongs to the error and not
+/// to the class of the exception, so that it stays when an error is copied or put within another sentence.
+class __attribute__((visibility("default"))) ErrorDetails {
+public:
+  virtual ~ErrorDetails();
+};
+
 /// The exception that everything in the runtime throws. what() is "CODE: sentence".
 class __attribute__((visibility("default"))) Error : public std::runtime_error {
 public:
-  Error(ErrorCode code, const std::string &message);
+  Error(ErrorCode code, const std::string &message, std::shared_ptr<const ErrorDetails> details = nullptr);
 
   ErrorCode code() const { return code_; }
 
-  /// Returns this error with `context` put before its sentence; the code stays.
+  /// Returns what the error knows of this kind, or null; it lives as long as the error or a copy of it.
+  template <typename Details> const Details *details() const {
+    return dynamic_cast<const Details *>(details_.get());
+  }
+
+  /// Returns this error with `context` put before its sentence; the code and the details stay.
   Error within(const std::string &context) const;
 
 private:
   ErrorCode code_;
   std::string message_;
+  std::shared_ptr<const ErrorDetails> details_;
 };
 
 } // namespace segue::inline runtime

@@ -161,9 +161,10 @@ public:
   /// it and no plan is needed.
   virtual std::optional<std::string> twin() const { return std::nullopt; }
 
-  /// The bytes of device_dram that the device will take for itself, in its books, once programs
-  /// are made ready, and that stay then.
-  virtual uint64_t bytesForPrograms() const { return 0; }
+  /// The bytes of device_dram that the device is still to take for itself, in its books, as far as programs that were
+  /// made ready, or could not be for want of them, have told: they stay then. Nothing for devices that never take any;
+  /// of others, whoever shares out memory makes programs ready first.
+  virtual std::optional<uint64_t> bytesForPrograms() const { return std::nullopt; }
 
   /// How fast the link is. Nothing where there is none.
   virtual std::optional<LinkSpeed> link() const { return std::nullopt; }

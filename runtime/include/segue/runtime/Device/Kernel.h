@@ -64,14 +64,15 @@ using KernelRef = std::shared_ptr<const Kernel>;
 
 /// The error of a launch that ended with a code other than 0, which is i + 1 if argument i
 /// held an index outside of its table.
-class KernelFault : public Error {
+class __attribute__((visibility("default"))) KernelFault : public Error {
 public:
+  struct __attribute__((visibility("default"))) Code : ErrorDetails {
+    explicit Code(int64_t value) : value(value) {}
+    int64_t value;
+  };
   explicit KernelFault(int64_t code)
-      : Error(ErrorCode::IndexOutOfRange, "a kernel ended with code " + std::to_string(code)), code_(code) {}
-  int64_t kernelCode() const { return code_; }
-
-private:
-  int64_t code_;
+      : Error(ErrorCode::IndexOutOfRange, "a kernel ended with code " + std::to_string(code),
+              std::make_shared<const Code>(code)) {}
 };
 
 /// A kernel that is code of this process. It runs units [begin, end) and returns the code

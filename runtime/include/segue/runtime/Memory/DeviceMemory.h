@@ -49,10 +49,11 @@ struct MemoryHolder {
   uint64_t peakBytes = 0, bytesAtPeak = 0;
 };
 
-/// The error DEVICE_OOM with everything that was known; the message says it in words.
+/// The error DEVICE_OOM with everything that was known; the message says it in words. Who catches one that may have
+/// been put within another sentence on its way asks it for details<OutOfMemory::Report>().
 class __attribute__((visibility("default"))) OutOfMemory : public Error {
 public:
-  struct Report {
+  struct __attribute__((visibility("default"))) Report : ErrorDetails {
     std::string device;
     Space space = Space::DeviceDram;
     uint64_t wantedBytes = 0, budgetBytes = 0, liveBytes = 0, capacityBytes = 0;
@@ -69,10 +70,7 @@ public:
     uint64_t smallestBudgetBytes = 0;
   };
   explicit OutOfMemory(Report report);
-  const Report &report() const { return *report_; }
-
-private:
-  std::shared_ptr<const Report> report_;
+  const Report &report() const { return *details<Report>(); }
 };
 
 /// An object that is told of every block of device_dram that is taken and given back. It is

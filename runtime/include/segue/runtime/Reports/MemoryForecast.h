@@ -71,7 +71,7 @@ struct FitAnswer {
 class MemoryForecast {
 public:
   /// Plays some steps of `modules` in virtual time, with the capacities and speeds of the
-  /// device `spec`, which is not opened. Throws what StepTwin and virtualTwin throw.
+  /// device `spec`, which is opened only where nothing else can tell them. Throws what StepTwin and virtualTwin throw.
   MemoryForecast(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
                  size_t microBatches = 1);
 
@@ -127,6 +127,8 @@ private:
   /// The spec of the device's twin. The device of `twin_` has room for everything instead.
   std::string spec_;
   std::vector<SpaceInfo> spaces_;
+  /// The bytes of every step that the device takes for programs, and its twin does not.
+  uint64_t programBytes_;
   StepTwin twin_;
   ResidencyPlanner planner_;
   /// All steps; the first one is unconstrained.

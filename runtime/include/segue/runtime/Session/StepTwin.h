@@ -95,6 +95,10 @@ inline constexpr std::string_view stepPrograms[] = {"forward", Module::updatingF
 /// Makes the programs of a training step ready, so that their constants are on the device.
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
 
+/// Returns the bytes of device_dram that the device `spec` takes for programs of a training step beside what its twin
+/// knows of (Device::bytesForPrograms), as far as the modules have kernels for it. Opens such a device alone.
+uint64_t bytesForPrograms(std::string_view spec, const std::vector<SessionModule> &modules);
+
 /// What a twin plays: steps that all do the same, on the device of the twin, and tell its sink.
 class TwinSteps {
 public:
