@@ -22,7 +22,7 @@ BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-from models import GPT, GPTConfig, add_lora  # noqa: E402
+from models import GPT, GPTConfig, Llama, LlamaConfig, add_lora  # noqa: E402
 
 
 def compiled(folder, model, **options):
@@ -59,6 +59,15 @@ def test_every_cap_trains_or_is_refused(gpt):
         named = [float(cap) for _, _, cap in runs if cap]
         # Watermarks follow the cap and stay where they are for what is named: then it differs a little.
         assert max(named) < 1.15 * min(named), stdout
+
+
+@pytest.mark.parametrize("layers, dim, caps", [(2, 64, [60, 40, 35]), (3, 48, [45, 35])])
+def test_values_of_one_run_are_made_while_it_can_be_made(tmp_path, layers, dim, caps):
+    """Rotated queries and keys come of one program, whose sources are there until the first of them is read."""
+    torch.manual_seed(0)
+    llama = Llama(LlamaConfig(layers=layers, dim=dim, heads=4, kv_heads=2, hidden=72, seq=32))
+    stdout = verify(compiled(tmp_path, llama), 2, caps)
+    assert re.search(r"^recompute, cap .* equal to the bit; \d+ spilled, \d+ restored, [1-9]\d* recomputed", stdout, re.M), stdout
 
 
 @pytest.mark.parametrize("adversary, steps", [("", 15), (",adversarial=3", 50), (",streams,adversarial=11", 15)])

@@ -307,6 +307,7 @@ void ActivationActor::on(const event::Restore &restore) {
   figures_.onNeed(held->number, occupied(), held->depth ? recomputer_.bytesToBring(held->place) : 0);
   Tensor device = bring(*held);
   setIdle(*held, false);
+  makeWhatComesAlong(*held);
   inUse_[{program.image().get(), program.index(), input}] = held;
   if (held->device())
     saved = std::move(device);
@@ -423,6 +424,21 @@ void ActivationActor::makeAgain(Held &held) {
       holdItem(*other, outputs[output]);
       setIdle(*other, true);
     }
+}
+
+/// A file says of a run that what it takes is there when backward first reads one of its
+/// outputs. From then on the others cannot be made once more: they are made now, and stay.
+void ActivationActor::makeWhatComesAlong(const Held &held) {
+  if (!recomputer_.find(held.place))
+    return;
+  for (const auto &[place, output] : recomputer_.madeWith(held.place)) {
+    Held *other = findPlace(place);
+    if (!other || other == &held || !other->recompute || other->needed)
+      continue;
+    if (!other->device())
+      recompute(*other);
+    setIdle(*other, false);
+  }
 }
 
 void ActivationActor::recompute(Held &held) {

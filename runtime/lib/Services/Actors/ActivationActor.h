@@ -153,6 +153,7 @@ private:
   void loseHost(Held &held, Error why);
   void makeAgain(Held &held);
   void recompute(Held &held);
+  void makeWhatComesAlong(const Held &held);
   /// Returns it on the device, for a need of backward or of a program that makes another
   /// again from it.
   Tensor bring(Held &held);

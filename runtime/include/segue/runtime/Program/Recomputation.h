@@ -8,7 +8,8 @@
 // Beside forward and backward a file holds small programs, each of which makes
 // saved values of forward again, equal to the bit, from other saved values,
 // parameters and inputs. Backward still reads all of these after it has first
-// read the value, so that they can be had at that moment.
+// read one of the values that the program makes, so that they can be had at that
+// moment, and for the others no longer than that.
 //
 //   for (const auto &again : recomputations(forward))
 //     if (again)
