@@ -120,14 +120,16 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
 
   // The last handle may go on any thread, so the reference is dropped under
   // the GIL; not at all once the interpreter is gone.
-  auto *kept = new nb::ndarray<nb::ro>(array);
-  auto counted = std::make_shared<OutsideMemory::Counted>(*device, array.data(), desc.spanBytes());
-  auto release = [kept, counted]() mutable {
-    counted.reset();
+  std::shared_ptr<nb::ndarray<nb::ro>> kept(new nb::ndarray<nb::ro>(array), [](nb::ndarray<nb::ro> *array) {
     if (!nb::is_alive())
       return;
     nb::gil_scoped_acquire gil;
-    delete kept;
+    delete array;
+  });
+  auto counted = std::make_shared<OutsideMemory::Counted>(*device, array.data(), desc.spanBytes());
+  auto release = [kept = std::move(kept), counted]() mutable {
+    counted.reset();
+    kept.reset();
   };
   auto *data = const_cast<void *>(static_cast<const void *>(array.data()));
   if (!isOnGpu)

@@ -356,6 +356,8 @@ with torch.no_grad():
 assert segue.tensors.describe(theirs) == ((8, 24), torch.float32) and segue.tensors.kind_of(theirs) == "dlpack there"
 
 # Memory of another GPU, of the host, and a device without any: refused, and nothing is kept.
+gc.collect()
+alive = Theirs.alive
 for spec, words in (("cuda:1,dram=16MiB,pinned=4MiB", "lies in the memory of cuda:0"), ("sim:dram=16MiB", "has no memory that another library"),
                     ("cpu", "has no memory that another library")):
     try:
@@ -368,6 +370,8 @@ try:
     raise AssertionError("on a cpu")
 except segue.InvalidArgumentError as error:
     assert "move it to the CPU first, or name the GPU" in str(error), error
+gc.collect()
+assert Theirs.alive == alive == 0, (Theirs.alive, alive)
 print("all of it")
 """
 
