@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PreparedProgram.h"
+#include "LackOfMemory.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/Recomputation.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -27,20 +28,10 @@ PreparedProgram::PreparedProgram(DeviceRef device, const BinaryImage &image, siz
     : deviceRef_(std::move(device)), device_(*deviceRef_), lane_(device_.lane()), transfer_(device_.transfer()),
       image_(image), info_(image.programs()[program]), inline_(device_.runsInline()) {
   readSignature();
-  // Where the device lacks memory for one command it hears of the others, too: Device::bytesForPrograms knows of all then.
-  std::optional<Error> lacking;
-  for (uint32_t i = 0; i < countOf(info_.table->commands()); ++i) {
-    try {
-      prepare(*info_.table->commands()->Get(i));
-    } catch (const Error &error) {
-      if (error.code() != ErrorCode::DeviceOom)
-        throw;
-      if (!lacking)
-        lacking = error;
-    }
-  }
-  if (lacking)
-    throw *lacking;
+  LackOfMemory lack;
+  for (uint32_t i = 0; i < countOf(info_.table->commands()); ++i)
+    lack.attempt([&] { prepare(*info_.table->commands()->Get(i)); });
+  lack.throwIfAny();
   placeConstants();
   slotCount_ = constantSlot(constants_.size());
   markSteps();

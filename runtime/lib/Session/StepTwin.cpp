@@ -8,6 +8,7 @@
 #include "segue/runtime/Session/StepTwin.h"
 #include "../Drivers/DeviceOptions.h"
 #include "../Drivers/Drivers.h"
+#include "../Program/LackOfMemory.h"
 #include "OwnDevice.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -425,22 +426,14 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
 }
 
 void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
-  std::optional<Error> lacking; // the device hears of all programs, as of all commands of one
-  for (const Module &module : modules) {
-    for (std::string_view name : stepPrograms) {
-      try {
+  LackOfMemory lack;
+  for (const Module &module : modules)
+    for (std::string_view name : stepPrograms)
+      lack.attempt([&] {
         if (const Program *program = module.find(name))
           Executor(device, *program);
-      } catch (const Error &error) {
-        if (error.code() != ErrorCode::DeviceOom)
-          throw;
-        if (!lacking)
-          lacking = error;
-      }
-    }
-  }
-  if (lacking)
-    throw *lacking;
+      });
+  lack.throwIfAny();
 }
 
 uint64_t bytesForPrograms(std::string_view spec, const std::vector<SessionModule> &given) {

@@ -92,8 +92,8 @@ enum class ErrorCode {
 /// Returns "LAYOUT_MISMATCH" and so on: the word that starts each message.
 std::string_view errorCodeName(ErrorCode code);
 
-/// What some errors know besides their sentence, for code that goes by it. It belongs to the error and not
-/// to the class of the exception, so that it stays when an error is copied or put within another sentence.
+/// Details that some errors have besides their sentence, for code that goes by them. They belong to the error and not
+/// to the class of the exception, so that they stay when an error is copied or put within another sentence.
 class __attribute__((visibility("default"))) ErrorDetails {
 public:
   virtual ~ErrorDetails();

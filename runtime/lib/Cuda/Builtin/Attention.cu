@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What Attention.h says, for any extents and strides and all its types, in f32; operands of
+// The kernels do what Attention.h says, in f32, for all extents, strides and types; operands of
 // bf16 and f16 have faster kernels (TensorAttention.h) if a head has 256 dims or less. Scores
 // are never whole: a block takes a square of them at a time and carries the largest score and
 // the sum of each row on (Dao et al., arXiv:2205.14135). The derivative has no atomics: one

@@ -14,7 +14,7 @@
 using namespace segue;
 using namespace segue::cuda;
 
-// By kernel, the blocks of a multiprocessor, and the rows of a tile that are taken at once.
+// A kernel names the blocks that a multiprocessor holds of it at a time, and the rows of a tile that it takes at once.
 GPU_WARP_KERNEL(attendRowsBf16x64, AttentionKernelArgs, 2) {
   tensor::attendRows<ElementType::bf16, 64, 32>(args);
 }

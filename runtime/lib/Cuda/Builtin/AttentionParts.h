@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What the kernels of Attention.cu and of TensorAttention.h share: where the rows of a
+// The parts that the kernels of Attention.cu and TensorAttention.h share: where the rows of a
 // head lie, and what a product of two of them becomes by scale and masks.
 //
 //===----------------------------------------------------------------------===//

@@ -102,7 +102,7 @@ struct AttentionKernelArgs {
   AttentionGradSpec spec;
 };
 
-/// What attention on tensor cores asks for (TensorAttention.h), and the rows, or keys, of a block. Strides are
+/// The limits of attention on tensor cores (TensorAttention.h), and the rows, or keys, of a block. Strides are
 /// multiples of so many elements, and addresses of as many bytes as those are.
 struct TensorAttention {
   static constexpr int64_t mostDims = 256, blockRows = 128, multiple = 8;
@@ -121,7 +121,7 @@ constexpr TensorPasses tensorPasses(int64_t width) {
 struct CodesArgs {
   /// multiplyFewRows does so many rows of x at most.
   static constexpr int fewRows = 8;
-  /// What QuantizedMatmulArgs has. finishColumns reads sums of f32 as x; widenCodes writes the panel as y.
+  /// The operands are those of QuantizedMatmulArgs. finishColumns reads sums of f32 as x; widenCodes writes the panel as y.
   const void *x, *codes, *scales;
   const float *zeroPoints;
   const void *bias;
@@ -151,7 +151,7 @@ struct ConvolutionArgs {
   /// Per group.
   int32_t channels, outputs;
   int32_t images, groups;
-  /// As Convolution::Axis (Engine/Library/Convolution.h).
+  /// An axis has the fields of Convolution::Axis (Engine/Library/Convolution.h).
   struct Axis {
     int32_t image, output, taps, stride, dilation, low;
   } axes[3];

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What QuantizedMatmul.h says, in f32; QuantizedProducts.cpp chooses.
+// The kernels do what QuantizedMatmul.h says, in f32; QuantizedProducts.cpp chooses among them.
 //
 //   multiplyFewRows   y = x W'ᵀ of up to 8 rows: a warp per row of codes, which it reads once
 //   multiplyCodes     both forms, by tiles

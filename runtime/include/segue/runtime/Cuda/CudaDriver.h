@@ -56,7 +56,7 @@ struct GpuDescription {
 /// reason, where there is no driver or none that Segue can use.
 std::vector<GpuDescription> describeGpus();
 
-/// What the driver says of all the memory of a GPU, whoever took it: contexts, code and other programs too.
+/// The whole memory of a GPU as its driver counts it, whoever took it: contexts, code and other programs too.
 struct GpuMemory {
   uint64_t totalBytes = 0, freeBytes = 0;
 };

@@ -74,7 +74,7 @@ struct WorkCost {
   uint64_t flops = 0;
 };
 
-/// What a body gives, for a device that can give it once more without the body.
+/// A command names what a body gives, so that a device can give it once more without the body.
 struct WorkCommand {
   /// The number of what is given: two bodies of one number with the same addresses give the
   /// same, by launches, copies and library calls alone. 0 for a body of which nothing is known.
