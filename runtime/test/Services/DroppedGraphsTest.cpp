@@ -82,7 +82,8 @@ TEST_F(DroppedGraphs, HalfWayBack) {
   EXPECT_EQ(backward(forward()), reference);
   enter(Phase::StepEnd);
   Json record = services->activationRecord();
-  EXPECT_GT(record["activations_restored"], count) << record.dump();
+  // A value that is asked for while it leaves is rescued: it comes back without a copy.
+  EXPECT_GT(int64_t(record["activations_restored"]) + int64_t(record["activations_rescued"]), count) << record.dump();
   EXPECT_EQ(record["activations_leaked"], 0);
   expectNothingLeft();
   EXPECT_EQ(step(), reference);
