@@ -265,8 +265,10 @@ CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
     return found;
   };
   uint64_t most = std::ranges::max_element(profile.events, {}, &StepEvent::peakBytes)->peakBytes;
-  // A step that nobody listens to gives memory back later than the twin's.
-  bool isAmple = services && others() + most + most / 8 <= budget;
+  // A step that nobody listens to gives memory back later than the twin's. Where saved values may be computed again
+  // in the midst of backward, the ring has blocks of two programs at once, which the twin's has not.
+  bool remakesBesideRing = weights && services->spills();
+  bool isAmple = services && !remakesBesideRing && others() + most + most / 8 <= budget;
   auto now = states == StatesLeave::Always ? BudgetTrial::States::Away : BudgetTrial::States::Stay;
   if (!canTry(services) || isAmple || BudgetTrial(step, others(), states).trains(budget, now))
     return checked(StepFits::AsItIs);

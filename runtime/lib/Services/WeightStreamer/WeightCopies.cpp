@@ -438,17 +438,34 @@ uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
     ~Scope() { is = false; }
   } scope(s.isMakingRoom);
   uint64_t before = ringBytes();
-  // A block that has run, as far as the policy knows, may leave once it is there.
+  auto mayLeaveOnceThere = [&](const Impl::Block &block) {
+    // A load that is only being queued asks for this room, maybe, and has no slot or no end yet.
+    if (!block.slot || s.stagehand().useCount(block.id) > 0)
+      return;
+    s.device->wait(block.slot->writes());
+    if (block.slot->failure())
+      return; // the next event says so
+    if (std::optional<Residency::End> end = s.residency->awaitEnd(*block.item))
+      s.finish(*end);
+  };
+  auto freed = [&] { return before - ringBytes(); };
+  auto ask = [&] {
+    s.carryOut(s.policy->tell(weight_calls::makeRoom, int64_t(std::min<uint64_t>(bytes - freed(), INT64_MAX))));
+    while (s.hear(Tier::Host, /*waits=*/true))
+      continue;
+  };
+  // A block that has run, as far as the policy knows.
   for (const auto &block : s.blocks)
-    if (std::ranges::find(s.awaited, block.get()) != s.awaited.end() && s.stagehand().useCount(block->id) == 0) {
-      s.device->wait(block->slot->writes());
-      if (!block->slot->failure()) // else the next event says so
-        s.finish(*s.residency->awaitEnd(*block->item));
+    if (std::ranges::find(s.awaited, block.get()) != s.awaited.end())
+      mayLeaveOnceThere(*block);
+  ask();
+  // What comes ahead of its need gives way only where all else was not enough.
+  for (const auto &block : s.blocks)
+    if (freed() < bytes && s.stagehand().state(block->id) == BlockState::Prefetching) {
+      mayLeaveOnceThere(*block);
+      ask();
     }
-  s.carryOut(s.policy->tell(weight_calls::makeRoom, int64_t(std::min<uint64_t>(bytes, INT64_MAX))));
-  while (s.hear(Tier::Host, /*waits=*/true))
-    continue;
-  return before - ringBytes();
+  return freed();
 }
 
 void WeightStreamer::giveUpRoom() {
