@@ -69,6 +69,8 @@ std::string_view errorCodeName(ErrorCode code) {
     return "NON_FINITE";
   case ErrorCode::DeviceLost:
     return "DEVICE_LOST";
+  case ErrorCode::RankFailed:
+    return "RANK_FAILED";
   }
   return "UNKNOWN";
 }

@@ -17,6 +17,7 @@
 #include "HostKernels.h"
 #include "KernelLaunch.h"
 #include "RunWork.h"
+#include "SimThreads.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <atomic>
@@ -35,6 +36,7 @@ public:
     spaces_[1] = {Space::HostPinned, capacity};
     spaces_[2] = {Space::DeviceDram, dramBytes ? dramBytes : capacity};
   }
+  ~CpuDevice() override { network_.finish(); }
 
   std::string name() const override { return name_; }
   std::span<const SpaceInfo> spaces() const override { return spaces_; }
@@ -49,14 +51,25 @@ public:
     raw_.free(data, bytes, alignment);
   }
 
-  uint64_t enqueue(Queue queue, const Fence &, Work work) override {
+  uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
+    if (queue == Queue::Network) // all else is done when it has been enqueued
+      return network_.enqueue(queue, Fence(queue, after[queue]), std::move(work));
+    wait(after);
     uint64_t position = positions_[uint8_t(queue)].fetch_add(1, std::memory_order_relaxed) + 1;
     runWork(work);
     return position;
   }
-  uint64_t position(Queue queue) const override { return positions_[uint8_t(queue)].load(std::memory_order_relaxed); }
-  bool isDone(const Fence &) const override { return true; }
-  void wait(const Fence &) override {}
+  uint64_t position(Queue queue) const override {
+    return queue == Queue::Network ? network_.position(queue)
+                                   : positions_[uint8_t(queue)].load(std::memory_order_relaxed);
+  }
+  bool isDone(const Fence &fence) const override {
+    return !fence[Queue::Network] || network_.isDone(Fence(Queue::Network, fence[Queue::Network]));
+  }
+  void wait(const Fence &fence) override {
+    if (fence[Queue::Network])
+      network_.wait(Fence(Queue::Network, fence[Queue::Network]));
+  }
 
   void copy(void *target, const void *source, uint64_t bytes, CopyTries *tries) override {
     if (tries)
@@ -88,6 +101,8 @@ private:
   HostEngine engine_;
   std::string name_;
   SpaceInfo spaces_[3];
+  /// What ranks send each other goes on beside what the caller computes; the other queues of it are never used.
+  ThreadedQueues network_{ThreadedQueues::Starts::NoThread};
 };
 } // namespace
 

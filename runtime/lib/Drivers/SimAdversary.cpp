@@ -65,9 +65,10 @@ void AdversarialQueues::drawMood() {
   if (moodLeft_-- > 0)
     return;
   mood_ = Mood(random_() % 5);
-  // Those of a disk only where they are used: moods about others would change nothing.
+  // Those of a disk, and of other ranks, only where they are used: moods about others would change nothing.
   bool usesDisk = posted_[uint8_t(Queue::DiskRead)].load() || posted_[uint8_t(Queue::DiskWrite)].load();
-  moodQueue_ = random_() % (usesDisk ? queueCount : size_t(Queue::DiskRead));
+  bool usesNetwork = posted_[uint8_t(Queue::Network)].load();
+  moodQueue_ = random_() % (usesNetwork ? queueCount : usesDisk ? size_t(Queue::Network) : size_t(Queue::DiskRead));
   moodLeft_ = int(random_() % 40);
 }
 

@@ -110,9 +110,9 @@ struct ThreadedQueues::State {
   }
 };
 
-ThreadedQueues::ThreadedQueues() : state_(std::make_shared<State>()) {
+ThreadedQueues::ThreadedQueues(Starts starts) : state_(std::make_shared<State>()) {
   for (Queue queue : allQueues)
-    if (!isOfDisk(queue))
+    if (starts == Starts::UsualThreads && isUsual(queue))
       startThread(queue);
 }
 

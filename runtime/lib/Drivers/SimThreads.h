@@ -22,7 +22,9 @@ namespace segue::inline runtime {
 
 class ThreadedQueues final : public SimQueues {
 public:
-  ThreadedQueues();
+  /// Threads that are not started here are with the first entry of their queue.
+  enum class Starts : uint8_t { UsualThreads, NoThread };
+  explicit ThreadedQueues(Starts starts = Starts::UsualThreads);
   ~ThreadedQueues() override;
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override;

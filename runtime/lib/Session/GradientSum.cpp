@@ -14,21 +14,31 @@
 
 namespace segue::inline runtime {
 
+/// Returns the description of a sum, where the gradient lies.
+static TensorDesc descOfSum(const Tensor &gradient) {
+  TensorDesc desc(gradient.shape(), ElementType::f32);
+  if (isHostSpace(gradient.desc().layout.space) && !gradient.device()->hasUnifiedMemory())
+    desc.layout.space = gradient.desc().layout.space;
+  return desc;
+}
+
+void ownSum(Tensor &sum) {
+  // A sum that somebody else may still read is not written to.
+  if (sum.element() != ElementType::f32 || !sum.desc().isDense())
+    sum = toLayout(sum.device(), sum, descOfSum(sum));
+  else if (!sum.isSoleOwner())
+    sum = copyTo(sum.device(), sum, descOfSum(sum));
+}
+
 void addGradient(Tensor &sum, Tensor gradient) {
   if (!sum) {
     sum = std::move(gradient);
     return;
   }
   const DeviceRef device = sum.device();
-  TensorDesc desc(sum.shape(), ElementType::f32);
-  bool isOnHost = isHostSpace(sum.desc().layout.space) && !device->hasUnifiedMemory();
-  if (isOnHost)
-    desc.layout.space = sum.desc().layout.space;
-  // A sum that somebody else may still read is not written to.
-  if (sum.element() != ElementType::f32 || !sum.desc().isDense())
-    sum = toLayout(device, sum, desc);
-  else if (!sum.isSoleOwner())
-    sum = copyTo(device, sum, desc);
+  ownSum(sum);
+  TensorDesc desc = descOfSum(sum);
+  bool isOnHost = isHostSpace(desc.layout.space);
   Tensor addend = toLayout(device, gradient, desc);
   Storage &into = *sum.storage(), &from = *addend.storage();
   auto *to = reinterpret_cast<float *>(sum.bytes());

@@ -17,6 +17,9 @@
 
 namespace segue::inline runtime {
 
+/// Makes a gradient a sum that may be written to: of f32, dense, and nobody else's. Copies it only where it is not.
+void ownSum(Tensor &sum);
+
 /// Does sum += gradient. A null sum takes the tensor itself, without a copy; later ones are
 /// added in place, in dense f32. The shapes are the same.
 void addGradient(Tensor &sum, Tensor gradient);

@@ -95,6 +95,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values);
   startPrecision();
+  checkCanBeShared();
 }
 
 void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
@@ -346,7 +347,10 @@ TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batc
 /// random ops alone and micro-batches share a step, hence the others get seeds
 /// of their own: odd multiples of the golden ratio of 2^64 keep them apart.
 int64_t Session::State::seedOf(size_t module) const {
-  uint64_t stream = uint64_t(waiting) << 20 | module;
+  uint64_t batch = uint64_t(waiting);
+  if (isShared()) // as if one rank had the batches of all
+    batch = batch * uint64_t(options.collectives->ranks()) + uint64_t(options.collectives->rank());
+  uint64_t stream = batch << 20 | module;
   return int64_t(uint64_t(options.seed) + stream * 0x9E3779B97F4A7C15u);
 }
 
@@ -477,7 +481,12 @@ void Session::State::abort() {
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   std::optional<double> badLoss;
+  if (!s.waiting) {
+    s.hasTold = false;
+    s.meetings = 0;
+  }
   try {
+    s.agree();
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -534,6 +543,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     return loss;
   } catch (const std::exception &error) {
     bool isUpdating = s.isUpdating, isForward = s.deferred.has_value();
+    s.tellFailure(error);
     s.abort();
     if (isUpdating) {
       s.deferred.reset();
@@ -614,8 +624,18 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->requireValues();
     state_->precision->calibrate(microBatches);
   }
-  State::StepSizes step = state_->stepSizes(microBatches);
-  state_->planFor(step, microBatches);
+  State::StepSizes step;
+  state_->hasTold = false;
+  state_->meetings = 0;
+  try {
+    state_->agree();
+    step = state_->stepSizes(microBatches);
+    state_->planFor(step, microBatches);
+    state_->checkRates(rates);
+  } catch (const std::exception &error) {
+    state_->tellFailure(error);
+    throw;
+  }
   struct Announced {
     State &state;
     ~Announced() {
@@ -624,7 +644,6 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     }
   } announced{*state_};
   state_->announced = std::move(step);
-  state_->checkRates(rates);
   state_->rates = rates;
   for (const TensorMap &batch : microBatches)
     forwardBackward(batch);

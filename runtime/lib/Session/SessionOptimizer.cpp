@@ -271,7 +271,16 @@ void Session::State::enterOptimizer() {
 }
 
 StepResult Session::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
-  State &s = *state_;
+  try {
+    return state_->optimize(rates, hooks);
+  } catch (const std::exception &error) {
+    state_->tellFailure(error);
+    throw;
+  }
+}
+
+StepResult Session::State::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
+  State &s = *this;
   s.requireWhole();
   if (!s.waiting)
     throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
@@ -288,12 +297,12 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
                                                   " needs; compile it with an optimizer");
   }
   StepResult result;
-  double count = double(s.waiting), divisor = count * s.lossScale();
   result.step = s.step + 1;
-  result.loss = s.lossSum / count;
+  result.loss = s.lossSum / double(s.waiting);
   result.lossScale = s.lossScale();
   // A failure from here on has updated nothing yet, unless backward has.
   auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
+    s.tellFailure(error);
     s.abort();
     if (isUpdating)
       s.tear(s.step + 1, std::string("backward had updated parameters when this was found: ") + error.what());
@@ -309,12 +318,14 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
     if (plan.ownsParameters && !plan.isInBackward)
       Executor(s.device, *plan.optimizer);
   // Queued work that failed must not reach the parameters.
+  double divisor = 1; // of sums, to be means
   std::vector<std::vector<Tensor>> scalars(s.plans.size());
   bool known = std::any_of(s.plans.begin(), s.plans.end(),
                            [](const OptimizerPlan &plan) { return plan.gradNorm || plan.isInBackward; });
   try {
     if (s.residency)
       s.residency->settle();
+    divisor = double(s.addOverRanks(result)) * s.lossScale();
     if (!s.isOverflowed)
       s.callHooks(hooks, divisor);
     result.gradNorm = s.gradientNorm() / divisor;
@@ -328,6 +339,7 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
                                                         : "; parameters and optimizer state are those of step " +
                                                               std::to_string(s.step)));
     if (result.isSkipped) {
+      s.agreeToUpdate(result);
       result.outputs = std::move(s.lastOutputs);
       result.step = s.step;
       s.abort();
@@ -344,6 +356,7 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward && !s.plans[m].isInForward)
         scalars[m] =
             s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
+    s.agreeToUpdate(result);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;

@@ -68,6 +68,7 @@ Tensor Session::State::placed(size_t slot, const Tensor &source) {
 }
 
 void Session::State::assign(size_t slot, const Tensor &tensor) {
+  hasAgreed = false;
   Tensor value = values[slot];
   bool isKept = value && value.storage()->isWritable();
   if (isKept && streamed->has(slot))
@@ -109,6 +110,7 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   }
   if (isStreamed)
     state_->streamed->flush();
+  state_->hasAgreed = false;
   state_->values[slot] = tensor;
   state_->streamed->replaced(slot);
   return true;

@@ -26,6 +26,14 @@
 
 namespace segue::inline runtime {
 
+/// What a rank says to others at a meeting in a step (SessionRanks.cpp).
+struct StepWord {
+  bool hasFailed = false, isOverflowed = false;
+  int64_t batches = 0;
+  double lossSum = 0, gradNorm = 0;
+  std::string why;
+};
+
 struct Session::State {
   State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
 
@@ -135,12 +143,38 @@ struct Session::State {
   std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
                                        const LearningRates &rates, double clip, bool giveGradients,
                                        const std::vector<Tensor> &scalars = {});
+  StepResult optimize(const LearningRates &rates, std::span<const GradientHook> hooks);
   std::vector<Tensor> optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
                                        const LearningRates &rates, double clip);
   bool isBroughtFrom(const OptimizerValue &input, const Tensor &tensor);
   void runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors);
   /// Makes the results of a program the values of parameters and states.
   void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
+
+  // Other ranks (SessionRanks.cpp).
+  /// Returns true if other ranks take the step with this one.
+  bool isShared() const;
+  /// Throws Unsupported for what several ranks cannot do yet.
+  void checkCanBeShared() const;
+  /// Finds out, before the first step and wherever values were given since, whether all ranks train the same; values
+  /// and the seed are those of rank 0 then. Throws RankFailed, naming rank and difference.
+  void agree();
+  /// Returns what has to be the same on every rank, by what it is called in messages.
+  Json trainedAsJson() const;
+  void takeValuesOfRank0();
+  /// Says what this rank says at the meeting that is next, and returns what all say. Throws RankFailed where one has
+  /// failed.
+  std::vector<StepWord> meetOnce(const char *what, const StepWord &own);
+  /// Puts the sums over ranks in the place of gradients, and the mean of all losses into `result`. Returns the number
+  /// of batches of all ranks.
+  int64_t addOverRanks(StepResult &result);
+  /// Returns when every rank is ready to write parameters.
+  void agreeToUpdate(const StepResult &result);
+  /// Has other ranks know at their next meeting that this one cannot go on, unless they know.
+  void tellFailure(const std::exception &error) noexcept;
+  bool hasAgreed = false, hasTold = false;
+  /// The meetings that the step under way has had.
+  int meetings = 0;
 
   /// The session as Selective Precision sees it.
   struct Host;

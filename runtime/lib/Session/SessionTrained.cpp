@@ -85,6 +85,7 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   if (s.sealer) // what is trained from now on may be sealed, and is written over
     s.sealer->takeRoom(sealRoomOf(table, values, states));
 
+  s.hasAgreed = false;
   s.modules = std::move(modules);
   s.ports.clear();
   for (const Module &module : s.modules)

@@ -87,6 +87,8 @@ enum class ErrorCode {
   /// A device has failed for good: nothing runs on it any more, often in no other session
   /// of this process either. What lies in the host's memory is whole.
   DeviceLost,
+  /// Another rank has failed, hangs, or is at another place than this one.
+  RankFailed,
 };
 
 /// Returns "LAYOUT_MISMATCH" and so on: the word that starts each message.

@@ -25,16 +25,20 @@
 
 namespace segue::inline runtime {
 
-enum class Queue : uint8_t { Compute = 0, HostToDevice = 1, DeviceToHost = 2, DiskRead = 3, DiskWrite = 4 };
-inline constexpr size_t queueCount = 5;
+/// Network is for what ranks send each other: calls of the host that block until the others have answered.
+enum class Queue : uint8_t { Compute = 0, HostToDevice = 1, DeviceToHost = 2, DiskRead = 3, DiskWrite = 4, Network = 5 };
+inline constexpr size_t queueCount = 6;
 inline constexpr Queue allQueues[] = {Queue::Compute, Queue::HostToDevice, Queue::DeviceToHost, Queue::DiskRead,
-                                      Queue::DiskWrite};
+                                      Queue::DiskWrite, Queue::Network};
 
 constexpr bool isOfDisk(Queue queue) { return queue == Queue::DiskRead || queue == Queue::DiskWrite; }
 
-/// "compute", "h2d", "d2h", "disk_read", "disk_write".
+/// Returns true for the queues that are used wherever there is a link.
+constexpr bool isUsual(Queue queue) { return queue <= Queue::DeviceToHost; }
+
+/// "compute", "h2d", "d2h", "disk_read", "disk_write", "network".
 constexpr std::string_view name(Queue queue) {
-  constexpr std::string_view names[] = {"compute", "h2d", "d2h", "disk_read", "disk_write"};
+  constexpr std::string_view names[] = {"compute", "h2d", "d2h", "disk_read", "disk_write", "network"};
   return names[uint8_t(queue)];
 }
 
@@ -45,7 +49,7 @@ struct Fence {
   Fence() = default;
   Fence(Queue queue, uint64_t position) { at[uint8_t(queue)] = position; }
 
-  bool empty() const { return (at[0] | at[1] | at[2] | at[3] | at[4]) == 0; }
+  bool empty() const { return (at[0] | at[1] | at[2] | at[3] | at[4] | at[5]) == 0; }
   uint64_t operator[](Queue queue) const { return at[uint8_t(queue)]; }
 
   /// Makes this fence wait for `other` too.

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The narrow interface behind which devices differ: raw memory (RawMemory), three
-// queues, copies, kernel launches and a clock. Library calls
+// The narrow interface behind which devices differ: raw memory (RawMemory), queues
+// (compute, each way of the link and of a disk, other ranks), copies, kernel launches and a clock. Library calls
 // (matmul, attention) are plans of the Engine, made once per command.
 //
 //   auto device = Device::open("cpu");            // all threads of OpenMP
@@ -143,8 +143,8 @@ public:
   /// tensor in one of them is in all.
   virtual bool hasUnifiedMemory() const = 0;
 
-  /// Returns true if work is done when `enqueue` returns, so that nothing is ever pending
-  /// and the submitting thread may call the device directly.
+  /// Returns true if work is done when `enqueue` returns, so that nothing is ever pending but what other ranks are
+  /// waited for (Queue::Network), and the submitting thread may call the device directly.
   virtual bool runsInline() const = 0;
 
   /// False if there are no bytes behind its memory and nothing is computed:

@@ -41,6 +41,7 @@
 #ifndef SEGUE_RUNTIME_SESSION_SESSION_H
 #define SEGUE_RUNTIME_SESSION_SESSION_H
 
+#include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/MemoryServices.h"
@@ -92,6 +93,9 @@ struct SessionOptions {
   std::vector<std::vector<ParameterRef>> tied;
   /// Wires that win over batch and position.
   std::vector<Wire> wires;
+  /// The ranks that train the same parameters on batches of their own; null: this one is alone. Gradients are added
+  /// up over ranks, and the mean is that over the batches of all. Every rank makes the same calls in one order.
+  std::shared_ptr<Collectives> collectives;
   /// A sink that is told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;
   /// The config file of the run. A section that it lacks leaves its service

@@ -1,0 +1,65 @@
+//===- Collectives.h - what ranks do together -------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A rank is one of several processes (in tests, threads) that train one model, each with
+// a device of its own. What they do together, they do in one order: every rank calls the
+// same operations with tensors of the same extents.
+//
+//   std::shared_ptr<Transport> transport = ...;      // torch.distributed, MPI, InProcess.h
+//   SessionOptions options;
+//   options.collectives = makeCollectives(device, transport);
+//
+// The operations lie in the device's memory, or in its home on the host. Each is appended
+// to Queue::Network and returns the fence of its end; what becomes of a failed one is told
+// by the storage that it was to write. One thread submits to a device, and calls this.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H
+#define SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H
+
+#include "segue/runtime/Tensor/Tensor.h"
+#include <span>
+#include <string>
+#include <vector>
+
+namespace segue::inline runtime {
+
+class Collectives {
+public:
+  virtual ~Collectives() = default;
+
+  /// Return the number of this rank, from 0, and how many there are.
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+
+  /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
+  /// given at once go in few messages.
+  virtual Fence allReduce(std::span<const Tensor> tensors) = 0;
+  /// Puts what rank `root` has in place of each tensor, which is dense.
+  virtual Fence broadcast(std::span<const Tensor> tensors, int root) = 0;
+  /// Writes to `part` this rank's part of the sum of `whole`, which is not changed. `whole` has `ranks()` times the
+  /// elements of `part`, in the order of ranks; both are dense, of f32.
+  virtual Fence reduceScatter(const Tensor &whole, const Tensor &part) = 0;
+  /// Writes to `whole` the parts of all ranks, in their order. Both are dense, of one type.
+  virtual Fence allGather(const Tensor &part, const Tensor &whole) = 0;
+  /// Bring a dense tensor to one other rank, which receives it.
+  virtual Fence send(const Tensor &tensor, int to) = 0;
+  virtual Fence receive(const Tensor &tensor, int from) = 0;
+
+  /// Returns one message of each rank, in their order, and blocks until they are there. `what` says what the messages
+  /// are: where ranks are at different things, each throws RankFailed with what they are at.
+  virtual std::vector<std::string> exchange(std::string_view what, std::string_view message) = 0;
+
+  /// Ends the group, as this rank cannot go on with what others wait for: their calls end, too. `why` is said to
+  /// them, where the transport can. Throws nothing.
+  virtual void abandon(std::string_view why) noexcept = 0;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H

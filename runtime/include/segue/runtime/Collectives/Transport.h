@@ -1,0 +1,66 @@
+//===- Transport.h - how ranks reach each other -----------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// This is all that a library of messages has to give: blocking calls on the host's memory.
+// Segue has none of its own: torch.distributed has one (python/segue/distributed.py), and
+// InProcess.h is one for tests.
+//
+// One thread at a time calls, not always the same one. Calls come in the same order, with
+// the same sizes, on every rank. A call that fails throws RankFailed and names the rank
+// that is the cause, where the library can say; what it was to write is undefined then. No
+// call waits for others longer than the transport's timeout.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_COLLECTIVES_TRANSPORT_H
+#define SEGUE_RUNTIME_COLLECTIVES_TRANSPORT_H
+
+#include "segue/runtime/Collectives/Collectives.h"
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+namespace segue::inline runtime {
+
+class Transport {
+public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+
+  /// Puts the sum over ranks in place of `count` floats. All ranks get the same bits; the order of the addition is
+  /// the library's.
+  virtual void allReduce(float *data, int64_t count) = 0;
+  /// Writes to `part`, of `count` floats, this rank's part of the sum of `whole`.
+  virtual void reduceScatter(const float *whole, float *part, int64_t count) = 0;
+  /// Writes the parts of all ranks, of `bytes` each, to `whole`, in their order.
+  virtual void allGather(const void *part, void *whole, uint64_t bytes) = 0;
+  virtual void broadcast(void *data, uint64_t bytes, int root) = 0;
+  virtual void send(const void *data, uint64_t bytes, int to) = 0;
+  virtual void receive(void *data, uint64_t bytes, int from) = 0;
+
+  /// Has calls that are under way end, here and on other ranks, and later ones fail. Any thread may call.
+  virtual void abandon(std::string_view why) noexcept = 0;
+};
+
+/// How collectives go about it.
+struct CollectiveOptions {
+  /// Tensors that are given together travel in messages of about so many bytes.
+  uint64_t bucketBytes = 25 << 20;
+  /// Adds in the order of ranks, whatever the transport would do, so that sums have the bits of adding one after the
+  /// other; takes memory for the parts of all ranks, and that much traffic. For tests of three ranks and more.
+  bool addsInOrder = false;
+};
+
+/// Makes the operations on tensors of `device` from a transport.
+std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,
+                                             CollectiveOptions options = {});
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_COLLECTIVES_TRANSPORT_H

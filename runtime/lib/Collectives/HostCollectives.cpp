@@ -1,0 +1,399 @@
+//===- HostCollectives.cpp - collectives by way of the host's memory ------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Tensors that the host reaches are used where they lie, or are packed into a message with
+// others; those of a device with memory of its own are brought to page-locked memory by its
+// copy queues and back, beside what it computes.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferPlan.h"
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace segue::inline runtime {
+
+/// Parts of a message begin at multiples of this.
+static constexpr uint64_t partAlignment = 64;
+
+static uint64_t placeAfter(uint64_t bytes) { return (bytes + partAlignment - 1) / partAlignment * partAlignment; }
+static uint64_t bytesOf(const Tensor &tensor) { return tensor.desc().spanBytes(); }
+
+namespace {
+/// A Message is a run of the host's memory for one operation, with the tensors that are brought there or come from it.
+struct Message {
+  std::shared_ptr<Storage> storage;
+  /// The first byte, and how many there are. The address is that of a storage of the host's, which stays.
+  std::byte *data = nullptr;
+  uint64_t bytes = 0;
+  /// The tensors with their places in `storage`; empty where the message is a tensor itself.
+  std::vector<std::pair<Tensor, Tensor>> parts;
+};
+
+class HostCollectives final : public Collectives {
+public:
+  HostCollectives(DeviceRef device, std::shared_ptr<Transport> transport, CollectiveOptions options)
+      : device_(std::move(device)), transport_(std::move(transport)), options_(options) {}
+
+  int rank() const override { return transport_->rank(); }
+  int ranks() const override { return transport_->ranks(); }
+
+  Fence allReduce(std::span<const Tensor> tensors) override;
+  Fence broadcast(std::span<const Tensor> tensors, int root) override;
+  Fence reduceScatter(const Tensor &whole, const Tensor &part) override;
+  Fence allGather(const Tensor &part, const Tensor &whole) override;
+  Fence send(const Tensor &tensor, int to) override;
+  Fence receive(const Tensor &tensor, int from) override;
+  std::vector<std::string> exchange(std::string_view what, std::string_view message) override;
+  void abandon(std::string_view why) noexcept override { transport_->abandon(why); }
+
+private:
+  void check(std::string_view what, const Tensor &tensor, bool isSum) const;
+  void checkRank(int rank) const;
+  Message messageFor(std::span<const Tensor> tensors) const;
+  Fence bring(Message &message);
+  Fence takeBack(const Message &message);
+  Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
+                uint64_t wireBytes, std::function<void()> call);
+  /// Calls `give` with the tensors in groups that make a message each.
+  template <typename Give> Fence byBucket(std::span<const Tensor> tensors, Give give);
+
+  DeviceRef device_;
+  std::shared_ptr<Transport> transport_;
+  CollectiveOptions options_;
+};
+} // namespace
+
+void HostCollectives::check(std::string_view what, const Tensor &tensor, bool isSum) const {
+  if (!tensor || tensor.device() != device_)
+    throw Error(ErrorCode::InvalidArgument, std::string(what) + ": a tensor is null, or of another device");
+  if (!tensor.desc().isDense() || (isSum && tensor.element() != ElementType::f32))
+    throw Error(ErrorCode::LayoutMismatch, std::string(what) + ": a tensor is " + tensor.desc().str() +
+                                               ", and has to be dense" + (isSum ? " and of f32" : ""));
+}
+
+void HostCollectives::checkRank(int rank) const {
+  if (rank < 0 || rank >= ranks())
+    throw Error(ErrorCode::InvalidArgument,
+                "there is no rank " + std::to_string(rank) + "; there are " + std::to_string(ranks()));
+}
+
+/// Makes memory of the host for what is given together, without bringing anything there.
+Message HostCollectives::messageFor(std::span<const Tensor> tensors) const {
+  Message message;
+  auto isReachable = [&](const Tensor &tensor) {
+    return device_->hasUnifiedMemory() || isHostSpace(tensor.desc().layout.space);
+  };
+  if (tensors.size() == 1 && isReachable(tensors[0])) {
+    message.storage = tensors[0].storage();
+    message.data = tensors[0].bytes();
+    message.bytes = bytesOf(tensors[0]);
+    return message;
+  }
+  for (const Tensor &tensor : tensors)
+    message.bytes = placeAfter(message.bytes) + bytesOf(tensor);
+  OwnerId owner = device_->memory().intern({.value = "(messages to ranks)"});
+  try {
+    message.storage = Storage::allocate(device_, Space::HostPinned, message.bytes, partAlignment, owner);
+  } catch (const Error &) { // copies are slower from memory that is not page-locked, and not wrong
+    message.storage = Storage::allocate(device_, Space::Host, message.bytes, partAlignment, owner);
+  }
+  message.data = message.storage->data();
+  uint64_t at = 0;
+  for (const Tensor &tensor : tensors) {
+    at = placeAfter(at);
+    auto desc = std::make_shared<TensorDesc>(tensor.shape(), tensor.element());
+    desc->layout.space = message.storage->space();
+    desc->layout.offset = at;
+    message.parts.emplace_back(tensor, Tensor::in(message.storage, std::move(desc)));
+    at += bytesOf(tensor);
+  }
+  return message;
+}
+
+/// Brings the tensors of a message there, where queues do that; elsewhere perform() does.
+Fence HostCollectives::bring(Message &message) {
+  if (!device_->runsInline())
+    for (auto &[tensor, place] : message.parts)
+      copyInto(tensor, place);
+  return message.storage->uses();
+}
+
+Fence HostCollectives::takeBack(const Message &message) {
+  Fence done = message.storage->writes();
+  for (const auto &[tensor, place] : message.parts) {
+    if (device_->runsInline())
+      tensor.storage()->addWrite(done);
+    else
+      copyInto(place, tensor);
+    done.join(tensor.storage()->writes());
+  }
+  return done;
+}
+
+/// Appends the call of the transport to the queue, between bringing what it reads and taking back what it writes. A
+/// rank whose own tensors have failed calls all the same, as the others wait for it, with numbers that are none.
+Fence HostCollectives::perform(std::string_view label, std::span<Message *const> read,
+                               std::span<Message *const> written, uint64_t wireBytes, std::function<void()> call) {
+  Fence after;
+  for (Message *message : read)
+    after.join(bring(*message));
+  for (Message *message : written)
+    after.join(message->storage->uses());
+  bool packs = device_->runsInline();
+  // An inline device gives memory out again at once, so that storages are kept; elsewhere fences see to that.
+  auto kept = [packs](const Message &message) {
+    return packs ? message : Message{.storage = nullptr, .data = message.data, .bytes = message.bytes, .parts = {}};
+  };
+  std::vector<Message> in, out;
+  std::vector<std::shared_ptr<Outcome>> sources, results;
+  for (Message *message : read) {
+    in.push_back(kept(*message));
+    sources.push_back(message->storage->outcome());
+  }
+  for (Message *message : written) {
+    out.push_back(kept(*message));
+    results.push_back(message->storage->outcome());
+    for (const auto &[tensor, place] : message->parts)
+      if (packs)
+        results.push_back(tensor.storage()->outcome());
+  }
+  Work work;
+  work.label = label;
+  work.cost.linkBytes = wireBytes;
+  work.run = [device = device_.get(), in = std::move(in), out = std::move(out), sources, call = std::move(call)] {
+    // The body stays until the call has ended, and with it what the call refers to.
+    device->call([&in, &out, &sources, &call] {
+      const Error *lost = nullptr;
+      for (size_t i = 0; i < in.size(); ++i) {
+        for (const auto &[tensor, place] : in[i].parts)
+          std::memcpy(place.bytes(), tensor.bytes(), bytesOf(tensor));
+        if (const Error *error = sources[i]->error()) {
+          lost = error;
+          std::memset(in[i].data, 0xff, in[i].bytes); // NaN of every float
+        }
+      }
+      call();
+      if (lost)
+        throw *lost;
+      for (const Message &message : out)
+        for (const auto &[tensor, place] : message.parts)
+          std::memcpy(tensor.bytes(), place.bytes(), bytesOf(tensor));
+    });
+  };
+  work.ended = [results, label](const Error *error) {
+    for (const auto &outcome : results)
+      if (error && !outcome->error())
+        outcome->fail(error->within(std::string(label)));
+  };
+  Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
+  for (Message *message : read)
+    message->storage->addRead(fence);
+  for (Message *message : written)
+    message->storage->addWrite(fence);
+  Fence done = fence;
+  for (Message *message : written)
+    done.join(takeBack(*message));
+  return done;
+}
+
+template <typename Give> Fence HostCollectives::byBucket(std::span<const Tensor> tensors, Give give) {
+  Fence done;
+  for (size_t first = 0; first < tensors.size();) {
+    uint64_t bytes = bytesOf(tensors[first]);
+    size_t end = first + 1;
+    while (end < tensors.size() && bytes + bytesOf(tensors[end]) <= options_.bucketBytes)
+      bytes += bytesOf(tensors[end++]);
+    done.join(give(tensors.subspan(first, end - first)));
+    first = end;
+  }
+  return done;
+}
+
+//===----------------------------------------------------------------------===//
+// The operations
+//===----------------------------------------------------------------------===//
+
+/// Returns the sum of what each rank has, one rank after the other.
+static void addInOrder(Transport &transport, const float *own, float *sum, uint64_t first, uint64_t count,
+                       uint64_t whole) {
+  std::vector<float> all(whole * uint64_t(transport.ranks()));
+  transport.allGather(own, all.data(), whole * sizeof(float));
+  for (uint64_t i = 0; i < count; ++i) {
+    float total = all[first + i];
+    for (int rank = 1; rank < transport.ranks(); ++rank)
+      total += all[uint64_t(rank) * whole + first + i];
+    sum[i] = total;
+  }
+}
+
+Fence HostCollectives::allReduce(std::span<const Tensor> tensors) {
+  for (const Tensor &tensor : tensors)
+    check("a sum over ranks", tensor, /*isSum=*/true);
+  return byBucket(tensors, [&](std::span<const Tensor> bucket) {
+    Message message = messageFor(bucket);
+    Message *const both[] = {&message};
+    uint64_t wire = 2 * message.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
+    return perform("a sum over ranks", both, both, wire,
+                   [transport = transport_, data = reinterpret_cast<float *>(message.data),
+                    count = message.bytes / sizeof(float), inOrder = options_.addsInOrder] {
+                     inOrder ? addInOrder(*transport, data, data, 0, count, count)
+                             : transport->allReduce(data, int64_t(count));
+                   });
+  });
+}
+
+Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
+  checkRank(root);
+  for (const Tensor &tensor : tensors)
+    check("a broadcast", tensor, /*isSum=*/false);
+  return byBucket(tensors, [&](std::span<const Tensor> bucket) {
+    Message message = messageFor(bucket);
+    Message *const both[] = {&message};
+    bool isRoot = root == rank();
+    return perform("a broadcast", isRoot ? std::span<Message *const>(both) : std::span<Message *const>(),
+                   isRoot ? std::span<Message *const>() : std::span<Message *const>(both), message.bytes,
+                   [transport = transport_, data = message.data, bytes = message.bytes, root] {
+                     transport->broadcast(data, bytes, root);
+                   });
+  });
+}
+
+/// Throws unless `whole` is as large as the parts of all ranks.
+static void checkParts(const Tensor &whole, const Tensor &part, int ranks) {
+  if (whole.element() != part.element() || whole.elementCount() != part.elementCount() * uint64_t(ranks))
+    throw Error(ErrorCode::LayoutMismatch, "the part of a rank is " + part.desc().str() + ", and the whole of " +
+                                               std::to_string(ranks) + " is " + whole.desc().str());
+}
+
+Fence HostCollectives::reduceScatter(const Tensor &whole, const Tensor &part) {
+  check("a scattered sum", whole, /*isSum=*/true);
+  check("a scattered sum", part, /*isSum=*/true);
+  checkParts(whole, part, ranks());
+  Message from = messageFor(std::span(&whole, 1)), to = messageFor(std::span(&part, 1));
+  Message *const read[] = {&from}, *const written[] = {&to};
+  uint64_t wire = from.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
+  return perform("a scattered sum", read, written, wire,
+                 [transport = transport_, all = reinterpret_cast<const float *>(from.data),
+                  own = reinterpret_cast<float *>(to.data), count = part.elementCount(),
+                  inOrder = options_.addsInOrder] {
+                   inOrder ? addInOrder(*transport, all, own, uint64_t(transport->rank()) * count, count,
+                                        count * uint64_t(transport->ranks()))
+                           : transport->reduceScatter(all, own, int64_t(count));
+                 });
+}
+
+Fence HostCollectives::allGather(const Tensor &part, const Tensor &whole) {
+  check("a gathering", whole, /*isSum=*/false);
+  check("a gathering", part, /*isSum=*/false);
+  checkParts(whole, part, ranks());
+  Message from = messageFor(std::span(&part, 1)), to = messageFor(std::span(&whole, 1));
+  Message *const read[] = {&from}, *const written[] = {&to};
+  uint64_t wire = to.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
+  return perform("a gathering", read, written, wire,
+                 [transport = transport_, own = from.data, all = to.data, bytes = from.bytes] {
+                   transport->allGather(own, all, bytes);
+                 });
+}
+
+Fence HostCollectives::send(const Tensor &tensor, int to) {
+  checkRank(to);
+  check("a tensor to another rank", tensor, /*isSum=*/false);
+  Message message = messageFor(std::span(&tensor, 1));
+  Message *const read[] = {&message};
+  return perform("a tensor to another rank", read, {}, message.bytes,
+                 [transport = transport_, data = message.data, bytes = message.bytes, to] {
+                   transport->send(data, bytes, to);
+                 });
+}
+
+Fence HostCollectives::receive(const Tensor &tensor, int from) {
+  checkRank(from);
+  check("a tensor of another rank", tensor, /*isSum=*/false);
+  Message message = messageFor(std::span(&tensor, 1));
+  Message *const written[] = {&message};
+  return perform("a tensor of another rank", {}, written, message.bytes,
+                 [transport = transport_, data = message.data, bytes = message.bytes, from] {
+                   transport->receive(data, bytes, from);
+                 });
+}
+
+//===----------------------------------------------------------------------===//
+// Messages
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// What all ranks send first: short messages go in it.
+struct Frame {
+  static constexpr size_t whatBytes = 28, textBytes = 224;
+  uint32_t bytes = 0;
+  char what[whatBytes] = {};
+  char text[textBytes] = {};
+};
+} // namespace
+
+static std::vector<std::string> exchangeNow(Transport &transport, std::string_view what, std::string_view message) {
+  Frame own;
+  own.bytes = uint32_t(message.size());
+  std::memcpy(own.what, what.data(), std::min(what.size(), Frame::whatBytes - 1));
+  std::memcpy(own.text, message.data(), std::min(message.size(), Frame::textBytes));
+  std::vector<Frame> frames(size_t(transport.ranks()));
+  transport.allGather(&own, frames.data(), sizeof(Frame));
+  size_t longest = 0;
+  for (size_t rank = 0; rank < frames.size(); ++rank) {
+    frames[rank].what[Frame::whatBytes - 1] = 0;
+    if (std::string_view(frames[rank].what) != own.what)
+      throw Error(ErrorCode::RankFailed, "ranks are at different things: rank " + std::to_string(transport.rank()) +
+                                             " is at \"" + own.what + "\", and rank " + std::to_string(rank) +
+                                             " at \"" + frames[rank].what +
+                                             "\"; each has to make the same calls of its session, in one order");
+    longest = std::max<size_t>(longest, frames[rank].bytes);
+  }
+  std::string mine(message), all;
+  if (longest > Frame::textBytes) {
+    mine.resize(longest);
+    all.resize(longest * frames.size());
+    transport.allGather(mine.data(), all.data(), longest);
+  }
+  std::vector<std::string> messages;
+  for (size_t rank = 0; rank < frames.size(); ++rank)
+    messages.push_back(all.empty() ? std::string(frames[rank].text, frames[rank].bytes)
+                                   : all.substr(rank * longest, frames[rank].bytes));
+  return messages;
+}
+
+std::vector<std::string> HostCollectives::exchange(std::string_view what, std::string_view message) {
+  if (!device_->hasBytes())
+    return std::vector<std::string>(size_t(ranks()), std::string(message));
+  std::vector<std::string> messages;
+  std::exception_ptr error;
+  auto call = [&] {
+    try {
+      messages = exchangeNow(*transport_, what, message);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  device_->wait(Fence(Queue::Network, device_->enqueueCall(Queue::Network, {}, call, "messages to ranks")));
+  if (error)
+    std::rethrow_exception(error);
+  return messages;
+}
+
+std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,
+                                             CollectiveOptions options) {
+  if (!device || !transport)
+    throw Error(ErrorCode::InvalidArgument, "collectives need a device and a transport");
+  return std::make_shared<HostCollectives>(std::move(device), std::move(transport), options);
+}
+
+} // namespace segue::inline runtime

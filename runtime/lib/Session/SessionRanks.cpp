@@ -1,0 +1,289 @@
+//===- SessionRanks.cpp - a step that several ranks take together ---------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each rank has all parameters and batches of its own. Ranks agree on what they train
+// before the first step, and meet twice in each: when all gradients of a rank are there,
+// which are then added up, and before the first parameter is written. A rank whose step
+// fails says so at the meeting that is next, so that no rank updates anything.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../Hash.h"
+#include "GradientSum.h"
+#include "SessionState.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Json.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace segue::inline runtime {
+
+bool Session::State::isShared() const { return options.collectives && options.collectives->ranks() > 1; }
+
+static std::string rankText(size_t rank) { return "rank " + std::to_string(rank); }
+
+void Session::State::checkCanBeShared() const {
+  if (!isShared())
+    return;
+  auto refuse = [](const char *what) { throw Error(ErrorCode::Unsupported, what); };
+  if (updatesInBackward())
+    refuse("several ranks add their gradients up before the optimizer, and a module was compiled with its optimizer in "
+           "backward; compile it without in-backward");
+  if (precision)
+    refuse("Selective Precision chooses forms by what one rank has measured, and several ranks would choose apart; turn "
+           "it off");
+}
+
+//===----------------------------------------------------------------------===//
+// What is trained
+//===----------------------------------------------------------------------===//
+
+Json Session::State::trainedAsJson() const {
+  Json told = Json::object();
+  for (const Module &module : modules) {
+    Json programs = Json::object();
+    for (std::string_view name : {"forward", "backward", "optimizer", "grad_norm"}) {
+      const Program *program = module.find(name);
+      if (!program)
+        continue;
+      Json counts = Json::array({program->interfaceHash()});
+      for (const CommandCount &count : program->commandCounts())
+        counts.push_back(count.count);
+      programs[std::string(name)] = std::move(counts);
+    }
+    told["module \"" + module.name() + "\""] = std::move(programs);
+  }
+  for (const ParameterInfo &info : table.infos())
+    told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
+  told["the norm that gradients are clipped to"] = options.maxGradNorm;
+  told["the scale of the loss"] = lossScale();
+  told["the number of steps taken"] = step;
+  return told;
+}
+
+/// Throws where another rank has something else than rank 0.
+static void requireSame(const std::vector<Json> &told) {
+  for (size_t rank = 1; rank < told.size(); ++rank)
+    for (const auto &[from, to] : {std::pair(0, int(rank)), std::pair(int(rank), 0)})
+      for (const auto &[what, value] : told[size_t(from)].items()) {
+        const Json &other = told[size_t(to)];
+        if (!other.contains(what))
+          throw Error(ErrorCode::RankFailed, rankText(size_t(from)) + " has " + what + ", and " + rankText(size_t(to)) +
+                                                 " has not; every rank trains the same modules");
+        if (other[what] != value)
+          throw Error(ErrorCode::RankFailed, what + " differs: " + rankText(size_t(from)) + " has " + value.dump() +
+                                                 ", and " + rankText(size_t(to)) + " has " + other[what].dump() +
+                                                 "; every rank trains the same modules in the same way, from the same "
+                                                 "checkpoint");
+      }
+}
+
+void Session::State::agree() {
+  if (!isShared() || hasAgreed)
+    return;
+  Collectives &ranks = *options.collectives;
+  std::optional<Error> failure;
+  Json own;
+  hasTold = true; // what is found here is found on every rank
+  try {
+    requireWhole();
+    requireValues();
+    makeDeferred();
+    flush();
+    own = trainedAsJson();
+    own["the seed"] = options.seed;
+  } catch (const Error &error) {
+    failure = error;
+    own = {{"failure", error.what()}};
+  }
+  std::vector<Json> told;
+  for (const std::string &text : ranks.exchange("what is trained", own.dump()))
+    told.push_back(Json::parse(text));
+  if (failure)
+    throw *failure;
+  for (size_t rank = 0; rank < told.size(); ++rank)
+    if (told[rank].contains("failure"))
+      throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot begin: " + told[rank]["failure"].get<std::string>());
+  options.seed = told[0]["the seed"];
+  for (Json &each : told)
+    each.erase("the seed");
+  requireSame(told);
+  takeValuesOfRank0();
+  hasTold = false;
+  hasAgreed = true;
+}
+
+void Session::State::takeValuesOfRank0() {
+  Collectives &ranks = *options.collectives;
+  std::vector<Tensor> held;
+  for (size_t slot = 0; slot < table.size(); ++slot)
+    held.push_back(values[slot]); // null where a slab or file has it, which is the same for all
+  for (const auto &[key, state] : optimizerState)
+    held.push_back(state);
+  std::vector<uint64_t> hashes;
+  for (const Tensor &value : held) {
+    HashOfPieces hash;
+    if (value)
+      forEachPiece(value, [&](std::span<const std::byte> bytes) { hash.add(bytes.data(), bytes.size()); });
+    hashes.push_back(hash.value());
+  }
+  std::string own(reinterpret_cast<const char *>(hashes.data()), hashes.size() * sizeof(uint64_t));
+  std::vector<std::string> all = ranks.exchange("hashes of values", own);
+  size_t taken = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    auto isAsRank0 = [&](const std::string &other) {
+      return std::memcmp(other.data() + i * sizeof(uint64_t), all[0].data() + i * sizeof(uint64_t), sizeof(uint64_t)) == 0;
+    };
+    if (!held[i] || std::ranges::all_of(all, isAsRank0))
+      continue;
+    ++taken;
+    Tensor host = ranks.rank() == 0 ? toHost(held[i]) : Tensor::onHost(device, held[i].shape(), held[i].element());
+    device->wait(ranks.broadcast(std::span(&host, 1), 0));
+    wait(host);
+    if (ranks.rank() == 0)
+      continue;
+    if (i < table.size())
+      assign(i, host);
+    else
+      copyInto(host, held[i]);
+  }
+  settle();
+  if (taken && options.log)
+    options.log(std::to_string(taken) + " parameters and states were not the same on all ranks, which have those of rank 0 now");
+}
+
+//===----------------------------------------------------------------------===//
+// The meetings of a step
+//===----------------------------------------------------------------------===//
+
+
+static std::string textOf(const StepWord &word) {
+  // Numbers cross with all their bits.
+  return Json::array({word.hasFailed, word.isOverflowed, word.batches, std::bit_cast<uint64_t>(word.lossSum),
+                      std::bit_cast<uint64_t>(word.gradNorm), word.why})
+      .dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+static StepWord wordOf(const std::string &text) {
+  Json told = Json::parse(text);
+  return {told[0], told[1], told[2], std::bit_cast<double>(told[3].get<uint64_t>()),
+          std::bit_cast<double>(told[4].get<uint64_t>()), told[5]};
+}
+
+/// Returns the words of all ranks, or throws where one has failed.
+static std::vector<StepWord> meet(Collectives &ranks, int64_t step, const char *what, const StepWord &own) {
+  std::vector<StepWord> words;
+  for (const std::string &text : ranks.exchange("step " + std::to_string(step) + ", " + what, textOf(own)))
+    words.push_back(wordOf(text));
+  for (size_t rank = 0; rank < words.size() && !own.hasFailed; ++rank)
+    if (words[rank].hasFailed)
+      throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot take step " + std::to_string(step) + ": " +
+                                             words[rank].why + "; parameters and optimizer state are those of step " +
+                                             std::to_string(step - 1) + " on every rank");
+  return words;
+}
+
+void Session::State::tellFailure(const std::exception &error) noexcept {
+  if (!isShared() || hasTold || meetings >= 2)
+    return;
+  hasTold = true;
+  auto *known = dynamic_cast<const Error *>(&error);
+  try {
+    // A transport that has failed reaches nobody.
+    if (known && known->code() == ErrorCode::RankFailed)
+      options.collectives->abandon(error.what());
+    else if (hasAgreed)
+      meet(*options.collectives, step + 1, meetings ? "update" : "gradients", {.hasFailed = true, .why = error.what()});
+    else
+      options.collectives->abandon(error.what());
+  } catch (const std::exception &) { // they are told by their own calls
+  }
+}
+
+std::vector<StepWord> Session::State::meetOnce(const char *what, const StepWord &own) {
+  hasTold = true; // what fails in a meeting fails on every rank
+  std::vector<StepWord> words = meet(*options.collectives, step + 1, what, own);
+  hasTold = false;
+  ++meetings;
+  return words;
+}
+
+/// A sum whose home is on the host is used there.
+int64_t Session::State::addOverRanks(StepResult &result) {
+  if (!isShared())
+    return waiting;
+  Collectives &ranks = *options.collectives;
+  std::vector<Item *> items;
+  std::vector<Tensor> sums;
+  for (size_t slot = 0; slot < table.size(); ++slot) {
+    Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
+    if (!sum)
+      continue;
+    Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
+    if (item) {
+      residency->writeBack(*item);
+      items.push_back(item);
+    } else {
+      ownSum(sum);
+    }
+    wait(sum);
+    sums.push_back(sum);
+  }
+  StepWord own{.isOverflowed = isOverflowed, .batches = waiting, .lossSum = lossSum};
+  std::vector<StepWord> words = meetOnce("gradients", own);
+  int64_t batches = 0;
+  double losses = 0;
+  for (const StepWord &word : words) {
+    batches += word.batches;
+    losses += word.lossSum;
+    isOverflowed |= word.isOverflowed;
+  }
+  result.loss = losses / double(batches);
+  if (!isOverflowed && device->hasBytes()) {
+    std::vector<Tensor> carried;
+    try {
+      for (const Tensor &sum : sums) {
+        bool isCarried = sum.element() != ElementType::f32 || !sum.desc().isDense();
+        carried.push_back(isCarried ? Tensor::onHost(device, sum.shape(), ElementType::f32) : sum);
+        if (isCarried)
+          copyInto(sum, carried.back());
+      }
+      device->wait(ranks.allReduce(carried));
+    } catch (const std::exception &error) { // others are in the midst of it
+      ranks.abandon(error.what());
+      hasTold = true;
+      throw;
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (carried[i].storage() != sums[i].storage())
+        copyInto(carried[i], sums[i]);
+      wait(sums[i]);
+    }
+    for (Item *item : items)
+      residency->homeWritten(*item);
+  }
+  return batches;
+}
+
+void Session::State::agreeToUpdate(const StepResult &result) {
+  if (!isShared())
+    return;
+  std::vector<StepWord> words = meetOnce("update", {.gradNorm = result.gradNorm});
+  for (size_t rank = 1; rank < words.size(); ++rank)
+    if (std::bit_cast<uint64_t>(words[rank].gradNorm) != std::bit_cast<uint64_t>(words[0].gradNorm) &&
+        !(std::isnan(words[rank].gradNorm) && std::isnan(words[0].gradNorm)))
+      throw Error(ErrorCode::RankFailed,
+                  "step " + std::to_string(step + 1) + ": the norm of the summed gradients is " +
+                      std::to_string(words[0].gradNorm) + " on rank 0 and " + std::to_string(words[rank].gradNorm) +
+                      " on rank " + std::to_string(rank) + ", so that they would go apart; a hook may have changed "
+                      "gradients of one rank, or its device computes otherwise");
+}
+
+} // namespace segue::inline runtime

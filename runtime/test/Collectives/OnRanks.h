@@ -1,0 +1,54 @@
+//===- OnRanks.h - ranks of a test ------------------------------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_TEST_COLLECTIVES_ONRANKS_H
+#define SEGUE_RUNTIME_TEST_COLLECTIVES_ONRANKS_H
+
+#include "segue/runtime/Collectives/InProcess.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace segue::test {
+
+/// A rank of a test, with a device of its own.
+struct Rank {
+  DeviceRef device;
+  std::shared_ptr<Transport> transport;
+  std::shared_ptr<Collectives> together;
+  int number() const { return transport->rank(); }
+};
+
+/// Runs `body` on a thread for each rank. Returns what each threw, by rank: "" for nothing.
+inline std::vector<std::string> onRanks(int count, const std::string &device, const std::function<void(Rank &)> &body,
+                                        InProcessOptions options = {}, CollectiveOptions collectives = {}) {
+  std::vector<std::shared_ptr<Transport>> ends = inProcessRanks(count, options);
+  std::vector<std::string> thrown(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < thrown.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        Rank own{Device::open(device), ends[rank], nullptr};
+        own.together = makeCollectives(own.device, own.transport, collectives);
+        body(own);
+      } catch (const std::exception &error) {
+        thrown[rank] = error.what();
+      }
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  return thrown;
+}
+
+/// Returns such results of so many ranks, of which none threw.
+inline std::vector<std::string> nothing(int ranks) { return std::vector<std::string>(size_t(ranks)); }
+
+} // namespace segue::test
+
+#endif // SEGUE_RUNTIME_TEST_COLLECTIVES_ONRANKS_H

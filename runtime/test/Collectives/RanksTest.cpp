@@ -1,0 +1,322 @@
+//===- RanksTest.cpp - sessions of several ranks --------------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Two ranks with a batch each train as one rank does with both batches, to the bit; what
+// fails on one rank ends the step on all, with nothing changed.
+//
+//===----------------------------------------------------------------------===//
+
+#include "OnRanks.h"
+#include "Session/SessionModules.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <gtest/gtest.h>
+#include <limits>
+
+using namespace segue;
+using namespace segue::test;
+
+using Vector = std::vector<float>;
+
+static Tensor onHost(const DeviceRef &device, float start, float step) {
+  Tensor host = Tensor::onHost(device, {moduleWidth}, ElementType::f32);
+  for (int64_t i = 0; i < moduleWidth; ++i)
+    host.data<float>()[i] = start + step * float(i);
+  return host;
+}
+
+static Vector read(const Tensor &tensor) {
+  Tensor host = toHost(tensor);
+  return Vector(host.data<float>(), host.data<float>() + host.elementCount());
+}
+
+static TensorMap batchOf(const DeviceRef &device, int64_t step, int index) {
+  return {{"x", onHost(device, 0.5f - 0.25f * float(index), 0.0625f * float(step % 3 + 1))},
+          {"y", onHost(device, 2 - float(index), -0.25f)}};
+}
+
+namespace {
+/// All that tells one training run from another.
+struct Course {
+  std::vector<double> losses, norms, clips;
+  std::map<std::string, Vector> tensors;
+  bool operator==(const Course &) const = default;
+};
+
+/// A way to train; `make` gets what each rank has besides.
+struct Recipe {
+  const char *name;
+  std::function<Session(const DeviceRef &, SessionOptions)> make;
+  double rate = 1e-3;
+  /// Modules share a parameter, to whose gradient one rank adds them one by one: batch after batch, where ranks add
+  /// what they have of all modules.
+  bool isTied = false;
+};
+
+struct RanksTest : testing::TestWithParam<const char *> {};
+} // namespace
+
+static void setValues(Session &session, float start) {
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, onHost(session.device(), start *= -0.75f, 0.125f));
+}
+
+static Session stitched(const DeviceRef &device, SessionOptions options) {
+  return Session(device, {{"front", makeLayer()}, {"back", makeHead()}}, std::move(options));
+}
+
+static const Recipe recipes[] = {
+    {"plain", stitched},
+    {"clipped",
+     [](const DeviceRef &device, SessionOptions options) {
+       options.maxGradNorm = 0.5;
+       return stitched(device, std::move(options));
+     }},
+    {"the loss is scaled",
+     [](const DeviceRef &device, SessionOptions options) {
+       options.lossScaling = LossScaling{.scale = 1024};
+       return stitched(device, std::move(options));
+     }},
+    {"tied, with a frozen module between",
+     [](const DeviceRef &device, SessionOptions options) {
+       options.tied = {{{"front", "w"}, {"back", "v"}}};
+       options.wires = {{"middle", "x", "front", "h"}, {"back", "hidden", "middle", "h"}};
+       return Session(
+           device,
+           {{"front", makeLayer()}, {"middle", makeLayer({.parameter = "f", .frozen = true})}, {"back", makeHead()}},
+           std::move(options));
+     },
+     1e-3,
+     /*isTied=*/true},
+    {"random numbers",
+     [](const DeviceRef &device, SessionOptions options) {
+       options.seed = 7;
+       return Session(device, {{"hypers", makeHypers()}, {"back", makeHead()}}, std::move(options));
+     },
+     1e-9},
+};
+
+/// Trains with the batches from `first` on of `count` in each step.
+static Course train(Session &session, int steps, int first, int count, double rate = 1e-3) {
+  Course course;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<TensorMap> batches;
+    for (int i = 0; i < count; ++i)
+      batches.push_back(batchOf(session.device(), session.stepCount(), first + i));
+    StepResult result = session.step(batches, rate);
+    course.losses.push_back(result.loss);
+    course.norms.push_back(result.gradNorm);
+    course.clips.push_back(result.clip);
+  }
+  for (const ParameterInfo &info : session.parameters())
+    course.tensors[info.key] = read(session.parameter(info.key));
+  for (const auto &[name, tensor] : session.state())
+    course.tensors[name] = read(tensor);
+  return course;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RanksTest,
+                         testing::Values("cpu:threads=1", "sim:dram=1MiB,pinned=1MiB,link=1GB/s,latency=5us",
+                                         "sim:dram=1MiB,adversarial=1", "sim:dram=1MiB,pinned=0,adversarial=4",
+                                         "sim:streams,dram=1MiB,adversarial=2"));
+
+TEST_P(RanksTest, TwoRanksAreOneWithTwoBatches) {
+  for (const Recipe &recipe : recipes) {
+    SCOPED_TRACE(recipe.name);
+    Session alone = recipe.make(Device::open("cpu:threads=1"), {});
+    setValues(alone, 1);
+    Course expected = train(alone, 20, 0, 2, recipe.rate);
+    EXPECT_EQ(onRanks(
+                  2, GetParam(),
+                  [&](Rank &rank) {
+                    Session session = recipe.make(rank.device, {.collectives = rank.together});
+                    setValues(session, 1);
+                    Course course = train(session, 20, rank.number(), 1, recipe.rate);
+                    for (size_t step = 0; step < 20 && recipe.isTied; ++step)
+                      EXPECT_NEAR(course.norms[step], expected.norms[step], 1e-5);
+                    if (recipe.isTied)
+                      return;
+                    EXPECT_EQ(course.losses, expected.losses);
+                    EXPECT_EQ(course.norms, expected.norms);
+                    EXPECT_EQ(course.clips, expected.clips);
+                    EXPECT_EQ(course.tensors, expected.tensors);
+                  },
+                  {.seed = 3}),
+              nothing(2));
+  }
+}
+
+// Any number of ranks, with any number of batches: the order of addition is that of ranks, so that bits are those of
+// one rank whose batches come in the order in which they are added.
+TEST_P(RanksTest, ThreeAndFourRanksAdditionsInOrder) {
+  for (int ranks : {3, 4}) {
+    Session alone = stitched(Device::open("cpu:threads=1"), {});
+    setValues(alone, 1);
+    Course expected = train(alone, 8, 0, ranks);
+    EXPECT_EQ(onRanks(
+                  ranks, GetParam(),
+                  [&](Rank &rank) {
+                    Session session = stitched(rank.device, {.collectives = rank.together});
+                    setValues(session, 1);
+                    EXPECT_EQ(train(session, 8, rank.number(), 1), expected);
+                  },
+                  {.seed = 4}, {.bucketBytes = 40, .addsInOrder = true}),
+              nothing(ranks));
+  }
+}
+
+// Batches that are accumulated are added up over ranks once.
+TEST_P(RanksTest, AccumulatedBatchesAreReducedOnce) {
+  std::vector<Course> courses(2);
+  std::vector<uint64_t> messages(2);
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      Session session = stitched(rank.device, {.collectives = rank.together});
+                      setValues(session, 1);
+                      courses[size_t(rank.number())] = train(session, 5, 3 * rank.number(), 3);
+                    }),
+            nothing(2));
+  EXPECT_EQ(courses[0], courses[1]);
+  Session alone = stitched(Device::open("cpu:threads=1"), {});
+  setValues(alone, 1);
+  Course expected = train(alone, 5, 0, 6);
+  for (size_t step = 0; step < 5; ++step)
+    EXPECT_NEAR(courses[0].losses[step], expected.losses[step], 1e-5 * expected.losses[step]);
+}
+
+TEST_P(RanksTest, ValuesAndSeedAreThoseOfRank0) {
+  std::vector<Course> courses(3);
+  std::vector<std::string> logs(3);
+  EXPECT_EQ(onRanks(3, GetParam(),
+                    [&](Rank &rank) {
+                      Session session(rank.device, {{"hypers", makeHypers()}, {"back", makeHead()}},
+                                      {.seed = 5 + rank.number(),
+                                       .collectives = rank.together,
+                                       .log = [&](const std::string &text) { logs[size_t(rank.number())] += text; }});
+                      setValues(session, 1 + float(rank.number()));
+                      train(session, 2, 0, 1);
+                      EXPECT_EQ(session.seed(), 5);
+                      setValues(session, 3 - float(rank.number())); // in mid-run, again not the same
+                      courses[size_t(rank.number())] = train(session, 2, 0, 1);
+                    }),
+            nothing(3));
+  EXPECT_EQ(courses[1].tensors, courses[0].tensors);
+  EXPECT_EQ(courses[2].tensors, courses[0].tensors);
+  EXPECT_NE(logs[1].find("1 parameters and states were not the same on all ranks"), std::string::npos) << logs[1];
+}
+
+// What one rank alone is given is found before it is trained with.
+TEST_P(RanksTest, ARankThatIsGivenValuesAloneIsNamed) {
+  std::vector<std::string> thrown = onRanks(2, GetParam(), [&](Rank &rank) {
+    Session session = stitched(rank.device, {.collectives = rank.together});
+    setValues(session, 1);
+    train(session, 2, 0, 1);
+    if (rank.number() == 1)
+      setValues(session, 3);
+    train(session, 2, 0, 1);
+  });
+  EXPECT_NE(thrown[0].find("rank 0 is at \"step 3, gradients\", and rank 1 at \"what is trained\""), std::string::npos)
+      << thrown[0];
+  EXPECT_NE(thrown[1].find("rank 1 is at \"what is trained\""), std::string::npos) << thrown[1];
+}
+
+// NaN on one rank: no rank updates anything, and each says whose step it was.
+TEST_P(RanksTest, NanOfOneRankStopsAllBeforeAnyUpdate) {
+  std::vector<std::string> thrown = onRanks(3, GetParam(), [&](Rank &rank) {
+    Session session = stitched(rank.device, {.collectives = rank.together});
+    setValues(session, 1);
+    train(session, 2, rank.number(), 1);
+    Course before = train(session, 0, 0, 1);
+    TensorMap bad = batchOf(rank.device, 2, rank.number());
+    if (rank.number() == 1)
+      bad["x"] = onHost(rank.device, std::numeric_limits<float>::quiet_NaN(), 0);
+    std::string error;
+    try {
+      session.step(bad, 1e-3);
+    } catch (const Error &caught) {
+      error = caught.what();
+    }
+    EXPECT_EQ(train(session, 0, 0, 1), before);
+    EXPECT_EQ(session.stepCount(), 2);
+    EXPECT_NE(error.find(rank.number() == 1 ? "NAN_LOSS: step 3" : "RANK_FAILED: rank 1 cannot take step 3: NAN_LOSS"),
+              std::string::npos)
+        << error;
+    train(session, 3, rank.number(), 1); // and all go on
+    EXPECT_EQ(session.stepCount(), 5);
+  });
+  EXPECT_EQ(thrown, nothing(3));
+}
+
+TEST_P(RanksTest, WhatDiffersIsRefusedByName) {
+  auto thrown = [&](const std::function<Session(Rank &)> &make) {
+    return onRanks(2, GetParam(), [&](Rank &rank) {
+      Session session = make(rank);
+      setValues(session, 1);
+      train(session, 1, 0, 1);
+    });
+  };
+  auto expectAll = [](const std::vector<std::string> &texts, std::string_view words) {
+    for (const std::string &text : texts) {
+      EXPECT_EQ(text.rfind("RANK_FAILED", 0), 0u) << text;
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+    }
+  };
+  expectAll(thrown([](Rank &rank) {
+              return Session(rank.device, {{"front", makeLayer()}, {rank.number() ? "rear" : "back", makeHead()}},
+                             {.collectives = rank.together});
+            }),
+            "rank 0 has module \"back\", and rank 1 has not");
+  expectAll(thrown([](Rank &rank) {
+              return Session(rank.device,
+                             {{"front", makeLayer({.parameter = "w", .frozen = rank.number() == 1})}, {"back", makeHead()}},
+                             {.collectives = rank.together});
+            }),
+            "differs: rank 0 has");
+  expectAll(thrown([](Rank &rank) {
+              return stitched(rank.device, {.maxGradNorm = double(rank.number()), .collectives = rank.together});
+            }),
+            "the norm that gradients are clipped to differs: rank 0 has 0.0, and rank 1 has 1.0");
+}
+
+// A rank that fails at any of its calls, or vanishes there, ends the others with an error that names it; what they
+// have is that of the last step that all have taken.
+TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
+  Session alone = stitched(Device::open("cpu:threads=1"), {});
+  setValues(alone, 1);
+  std::vector<Course> states;
+  for (int step = 0; step < 5; ++step)
+    states.push_back(train(alone, step > 0, 0, 2));
+  for (bool vanishes : {false, true})
+    for (uint64_t call = 0; call < 13; call += vanishes ? 3 : 1) {
+      int gone = int(call % 2);
+      std::vector<std::string> thrown = onRanks(
+          2, GetParam(),
+          [&](Rank &rank) {
+            Session session = stitched(rank.device, {.collectives = rank.together});
+            setValues(session, 1);
+            std::string error;
+            try {
+              train(session, 4, rank.number(), 1);
+            } catch (const Error &caught) {
+              error = caught.what();
+            }
+            EXPECT_EQ(error.rfind("RANK_FAILED", 0), 0u) << error;
+            EXPECT_TRUE(rank.number() == gone || error.find("rank " + std::to_string(gone)) != std::string::npos) << error;
+            Course now = train(session, 0, 0, 1);
+            EXPECT_EQ(now.tensors, states[size_t(session.stepCount())].tensors) << call;
+          },
+          {.timeoutSeconds = 0.2, .fault = InProcessOptions::Fault{gone, call, vanishes}});
+      EXPECT_EQ(thrown, nothing(2)) << call;
+    }
+}
+
+TEST(Ranks, WhatIsNotThereYetIsRefused) {
+  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    Session session = stitched(rank.device, {.collectives = rank.together});
+    session.step(batchOf(rank.device, 0, 0), 1e-3); // no values
+  });
+  EXPECT_EQ(thrown[0].rfind("MISSING_WEIGHT", 0), 0u) << thrown[0];
+}
