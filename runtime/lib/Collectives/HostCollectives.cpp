@@ -39,6 +39,20 @@ struct Message {
   std::vector<std::pair<Tensor, Tensor>> parts;
 };
 
+/// A copy within the host's memory, of a tensor to its message or back.
+struct Pack {
+  std::byte *to;
+  const std::byte *from;
+  uint64_t bytes;
+};
+
+/// What an operation reads, and whether it is there.
+struct Source {
+  std::byte *data;
+  uint64_t bytes;
+  std::shared_ptr<Outcome> outcome;
+};
+
 class HostCollectives final : public Collectives {
 public:
   HostCollectives(DeviceRef device, std::shared_ptr<Transport> transport, CollectiveOptions options)
@@ -131,7 +145,7 @@ Fence HostCollectives::bring(Message &message) {
 Fence HostCollectives::takeBack(const Message &message) {
   Fence done = message.storage->writes();
   for (const auto &[tensor, place] : message.parts) {
-    if (device_->runsInline())
+    if (device_->runsInline()) // the operation has taken it back
       tensor.storage()->addWrite(done);
     else
       copyInto(place, tensor);
@@ -150,22 +164,22 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
   for (Message *message : written)
     after.join(message->storage->uses());
   bool packs = device_->runsInline();
-  // An inline device gives memory out again at once, so that storages are kept; elsewhere fences see to that.
-  auto kept = [packs](const Message &message) {
-    return packs ? message : Message{.storage = nullptr, .data = message.data, .bytes = message.bytes, .parts = {}};
-  };
-  std::vector<Message> in, out;
-  std::vector<std::shared_ptr<Outcome>> sources, results;
+  std::vector<Source> sources;
+  std::vector<Pack> in, out;
+  std::vector<std::shared_ptr<Outcome>> results;
   for (Message *message : read) {
-    in.push_back(kept(*message));
-    sources.push_back(message->storage->outcome());
-  }
-  for (Message *message : written) {
-    out.push_back(kept(*message));
-    results.push_back(message->storage->outcome());
+    sources.push_back({message->data, message->bytes, message->storage->outcome()});
     for (const auto &[tensor, place] : message->parts)
       if (packs)
+        in.push_back({place.bytes(), tensor.bytes(), bytesOf(tensor)});
+  }
+  for (Message *message : written) {
+    results.push_back(message->storage->outcome());
+    for (const auto &[tensor, place] : message->parts)
+      if (packs) {
+        out.push_back({tensor.bytes(), place.bytes(), bytesOf(tensor)});
         results.push_back(tensor.storage()->outcome());
+      }
   }
   Work work;
   work.label = label;
@@ -174,20 +188,18 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
     // The body stays until the call has ended, and with it what the call refers to.
     device->call([&in, &out, &sources, &call] {
       const Error *lost = nullptr;
-      for (size_t i = 0; i < in.size(); ++i) {
-        for (const auto &[tensor, place] : in[i].parts)
-          std::memcpy(place.bytes(), tensor.bytes(), bytesOf(tensor));
-        if (const Error *error = sources[i]->error()) {
+      for (const Pack &each : in)
+        std::memcpy(each.to, each.from, each.bytes);
+      for (const Source &source : sources)
+        if (const Error *error = source.outcome->error()) {
           lost = error;
-          std::memset(in[i].data, 0xff, in[i].bytes); // NaN of every float
+          std::memset(source.data, 0xff, source.bytes); // NaN of every float
         }
-      }
       call();
       if (lost)
         throw *lost;
-      for (const Message &message : out)
-        for (const auto &[tensor, place] : message.parts)
-          std::memcpy(tensor.bytes(), place.bytes(), bytesOf(tensor));
+      for (const Pack &each : out)
+        std::memcpy(each.to, each.from, each.bytes);
     });
   };
   work.ended = [results, label](const Error *error) {
@@ -196,8 +208,12 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
         outcome->fail(error->within(std::string(label)));
   };
   Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
-  for (Message *message : read)
+  for (Message *message : read) {
     message->storage->addRead(fence);
+    for (const auto &[tensor, place] : message->parts)
+      if (packs)
+        tensor.storage()->addRead(fence);
+  }
   for (Message *message : written)
     message->storage->addWrite(fence);
   Fence done = fence;

@@ -23,7 +23,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <unistd.h>
+#include <vector>
 
 namespace segue::inline runtime {
 
@@ -36,7 +38,10 @@ public:
     spaces_[1] = {Space::HostPinned, capacity};
     spaces_[2] = {Space::DeviceDram, dramBytes ? dramBytes : capacity};
   }
-  ~CpuDevice() override { network_.finish(); }
+  ~CpuDevice() override {
+    network_.finish();
+    giveEnded();
+  }
 
   std::string name() const override { return name_; }
   std::span<const SpaceInfo> spaces() const override { return spaces_; }
@@ -45,10 +50,15 @@ public:
 
   bool runsInline() const override { return true; }
   MemoryBlock takeMemory(Space, uint64_t bytes, uint32_t alignment, Lifetime) override {
+    giveEnded();
     return {raw_.allocate(bytes, alignment), {}};
   }
-  void giveMemory(Space, void *data, uint64_t bytes, uint32_t alignment, const Fence &) noexcept override {
-    raw_.free(data, bytes, alignment);
+  void giveMemory(Space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept override {
+    if (isDone(lastUse))
+      return raw_.free(data, bytes, alignment);
+    std::lock_guard lock(givenMutex_);
+    given_.push_back({data, bytes, alignment, lastUse});
+    hasGiven_.store(true, std::memory_order_release);
   }
 
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override {
@@ -96,7 +106,31 @@ public:
   }
 
 private:
+  /// Memory that was given back while it was on its way to other ranks.
+  struct Given {
+    void *data;
+    uint64_t bytes;
+    uint32_t alignment;
+    Fence lastUse;
+  };
+  /// Gives memory of `given_` back that nobody uses any more.
+  void giveEnded() {
+    if (!hasGiven_.load(std::memory_order_acquire))
+      return;
+    std::lock_guard lock(givenMutex_);
+    std::erase_if(given_, [this](const Given &each) {
+      bool hasEnded = isDone(each.lastUse);
+      if (hasEnded)
+        raw_.free(each.data, each.bytes, each.alignment);
+      return hasEnded;
+    });
+    hasGiven_.store(!given_.empty(), std::memory_order_release);
+  }
+
   CachingAllocator raw_;
+  std::mutex givenMutex_;
+  std::vector<Given> given_;
+  std::atomic<bool> hasGiven_{false};
   std::atomic<uint64_t> positions_[queueCount]{};
   HostEngine engine_;
   std::string name_;
