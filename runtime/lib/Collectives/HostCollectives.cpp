@@ -60,6 +60,7 @@ public:
 
   int rank() const override { return transport_->rank(); }
   int ranks() const override { return transport_->ranks(); }
+  uint64_t bucketBytes() const override { return options_.bucketBytes; }
 
   Fence allReduce(std::span<const Tensor> tensors) override;
   Fence broadcast(std::span<const Tensor> tensors, int root) override;

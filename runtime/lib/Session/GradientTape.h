@@ -17,6 +17,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_GRADIENTTAPE_H
 
 #include "segue/runtime/Program/Module.h"
+#include <utility>
 
 namespace segue::inline runtime {
 

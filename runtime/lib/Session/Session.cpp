@@ -445,7 +445,13 @@ void Session::State::runBackward() {
   for (const auto &[value, output] : losses)
     tape.add(value, hyperTensor(device, *output, lossScale()));
   isUpdating = updatesInBackward();
-  tape.play(GradientTape::Play::All, options.events);
+  // Which backward is the last is known where a step's batches were given at once.
+  bool sends = isShared() && device->hasBytes() && waiting + 1 == int64_t(announced.size());
+  if (sends)
+    reduction->beginBackward(modulesNow(), tape, options.events, !residency && !(services && services->wantsPlan()));
+  tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
+  if (sends)
+    reduction->endBackward();
   squares.assign(modules.size(), Tensor());
   for (size_t m = 0; m < modules.size(); ++m) {
     if (!plans[m].isInBackward)
@@ -463,6 +469,8 @@ void Session::State::runBackward() {
 }
 
 void Session::State::drop() {
+  if (reduction)
+    reduction->endBackward();
   tape.drop();
   isUpdating = false;
   squares.clear();
@@ -481,12 +489,9 @@ void Session::State::abort() {
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   std::optional<double> badLoss;
-  if (!s.waiting) {
-    s.hasTold = false;
-    s.meetings = 0;
-  }
+  if (!s.waiting && s.announced.empty())
+    s.beginShared();
   try {
-    s.agree();
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -505,6 +510,7 @@ double Session::forwardBackward(const TensorMap &batch) {
       } else {
         s.prepareStreamed(s.announced, std::span(&batch, 1));
       }
+      s.agreeToBegin();
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -625,10 +631,8 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->precision->calibrate(microBatches);
   }
   State::StepSizes step;
-  state_->hasTold = false;
-  state_->meetings = 0;
+  state_->beginShared();
   try {
-    state_->agree();
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Each rank has all parameters and batches of its own. Ranks agree on what they train
-// before the first step, and meet twice in each: when all gradients of a rank are there,
-// which are then added up, and before the first parameter is written. A rank whose step
+// before the first step, and meet three times in each: before it begins, when gradients have
+// been added up, which begins while backward runs, and before the first parameter is written. A rank whose step
 // fails says so at the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -22,6 +22,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
@@ -41,12 +42,30 @@ void Session::State::checkCanBeShared() const {
            "it off");
 }
 
+void Session::State::beginShared() {
+  hasTold = false;
+  meetings = 0;
+  if (reduction)
+    reduction->beginStep();
+}
+
+void Session::State::agreeToBegin() {
+  if (!isShared())
+    return;
+  std::vector<StepWord> words = meetOnce({.wantsToAgree = !hasAgreed});
+  if (std::ranges::any_of(words, &StepWord::wantsToAgree))
+    agree();
+}
+
 //===----------------------------------------------------------------------===//
 // What is trained
 //===----------------------------------------------------------------------===//
 
 Json Session::State::trainedAsJson() const {
   Json told = Json::object();
+  GradientReduction order(options.collectives);
+  order.plan(modules, table);
+  told["the order in which gradients are sent"] = order.messages();
   for (const Module &module : modules) {
     Json programs = Json::object();
     for (std::string_view name : {"forward", "backward", "optimizer", "grad_norm"}) {
@@ -86,8 +105,7 @@ static void requireSame(const std::vector<Json> &told) {
 }
 
 void Session::State::agree() {
-  if (!isShared() || hasAgreed)
-    return;
+  hasAgreed = false;
   Collectives &ranks = *options.collectives;
   std::optional<Error> failure;
   Json own;
@@ -116,6 +134,8 @@ void Session::State::agree() {
     each.erase("the seed");
   requireSame(told);
   takeValuesOfRank0();
+  reduction.emplace(options.collectives);
+  reduction->plan(modules, table);
   hasTold = false;
   hasAgreed = true;
 }
@@ -166,21 +186,22 @@ void Session::State::takeValuesOfRank0() {
 
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
-  return Json::array({word.hasFailed, word.isOverflowed, word.batches, std::bit_cast<uint64_t>(word.lossSum),
+  return Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches, std::bit_cast<uint64_t>(word.lossSum),
                       std::bit_cast<uint64_t>(word.gradNorm), word.why})
       .dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
-  return {told[0], told[1], told[2], std::bit_cast<double>(told[3].get<uint64_t>()),
-          std::bit_cast<double>(told[4].get<uint64_t>()), told[5]};
+  return {told[0], told[1], told[2], told[3], std::bit_cast<double>(told[4].get<uint64_t>()),
+          std::bit_cast<double>(told[5].get<uint64_t>()), told[6]};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
-static std::vector<StepWord> meet(Collectives &ranks, int64_t step, const char *what, const StepWord &own) {
+static std::vector<StepWord> meet(Collectives &ranks, int64_t step, int meeting, const StepWord &own) {
+  static constexpr const char *names[] = {"begin", "gradients", "update"};
   std::vector<StepWord> words;
-  for (const std::string &text : ranks.exchange("step " + std::to_string(step) + ", " + what, textOf(own)))
+  for (const std::string &text : ranks.exchange("step " + std::to_string(step) + ", " + names[meeting], textOf(own)))
     words.push_back(wordOf(text));
   for (size_t rank = 0; rank < words.size() && !own.hasFailed; ++rank)
     if (words[rank].hasFailed)
@@ -191,7 +212,7 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, const char *
 }
 
 void Session::State::tellFailure(const std::exception &error) noexcept {
-  if (!isShared() || hasTold || meetings >= 2)
+  if (!isShared() || hasTold || meetings > 2)
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
@@ -199,83 +220,85 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     // A transport that has failed reaches nobody.
     if (known && known->code() == ErrorCode::RankFailed)
       options.collectives->abandon(error.what());
-    else if (hasAgreed)
-      meet(*options.collectives, step + 1, meetings ? "update" : "gradients", {.hasFailed = true, .why = error.what()});
-    else
-      options.collectives->abandon(error.what());
+    else {
+      if (meetings == 1 && device->hasBytes())
+        reduction->sendNothing(device);
+      meet(*options.collectives, step + 1, meetings, {.hasFailed = true, .why = error.what()});
+    }
   } catch (const std::exception &) { // they are told by their own calls
   }
 }
 
-std::vector<StepWord> Session::State::meetOnce(const char *what, const StepWord &own) {
+std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
   hasTold = true; // what fails in a meeting fails on every rank
-  std::vector<StepWord> words = meet(*options.collectives, step + 1, what, own);
+  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetings, own);
   hasTold = false;
   ++meetings;
   return words;
 }
 
-/// A sum whose home is on the host is used there.
+void Session::State::sendGradients() {
+  std::vector<Tensor> sums(table.size());
+  for (const std::vector<size_t> &message : reduction->messages())
+    for (size_t slot : message) {
+      if (reduction->wasSent(slot))
+        continue;
+      Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
+      if (!sum)
+        sum = Tensor::zeros(device, TensorDesc(table.infos()[slot].desc.shape, ElementType::f32));
+      Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
+      if (item)
+        residency->writeBack(*item);
+      else
+        ownSum(sum);
+      wait(sum); // what has failed here is told, and not sent
+      sums[slot] = sum;
+      // A home keeps its type and layout.
+      if (item && (sum.element() != ElementType::f32 || !sum.desc().isDense())) {
+        sums[slot] = Tensor::onHost(device, sum.shape(), ElementType::f32);
+        copyInto(sum, sums[slot]);
+      }
+    }
+  try {
+    reduction->sendRest(sums);
+  } catch (const std::exception &error) { // others are in the midst of it
+    options.collectives->abandon(error.what());
+    hasTold = true;
+    throw;
+  }
+  device->wait(reduction->sent());
+  for (size_t slot = 0; slot < table.size(); ++slot) {
+    Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
+    if (sums[slot] && sums[slot].storage() != sum.storage())
+      copyInto(sums[slot], sum);
+    if (sum)
+      wait(sum);
+    if (Item *item = sum && residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr)
+      residency->homeWritten(*item);
+  }
+}
+
 int64_t Session::State::addOverRanks(StepResult &result) {
   if (!isShared())
     return waiting;
-  Collectives &ranks = *options.collectives;
-  std::vector<Item *> items;
-  std::vector<Tensor> sums;
-  for (size_t slot = 0; slot < table.size(); ++slot) {
-    Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
-    if (!sum)
-      continue;
-    Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
-    if (item) {
-      residency->writeBack(*item);
-      items.push_back(item);
-    } else {
-      ownSum(sum);
-    }
-    wait(sum);
-    sums.push_back(sum);
-  }
+  if (device->hasBytes())
+    sendGradients();
   StepWord own{.isOverflowed = isOverflowed, .batches = waiting, .lossSum = lossSum};
-  std::vector<StepWord> words = meetOnce("gradients", own);
   int64_t batches = 0;
   double losses = 0;
-  for (const StepWord &word : words) {
+  for (const StepWord &word : meetOnce(own)) {
     batches += word.batches;
     losses += word.lossSum;
     isOverflowed |= word.isOverflowed;
   }
   result.loss = losses / double(batches);
-  if (!isOverflowed && device->hasBytes()) {
-    std::vector<Tensor> carried;
-    try {
-      for (const Tensor &sum : sums) {
-        bool isCarried = sum.element() != ElementType::f32 || !sum.desc().isDense();
-        carried.push_back(isCarried ? Tensor::onHost(device, sum.shape(), ElementType::f32) : sum);
-        if (isCarried)
-          copyInto(sum, carried.back());
-      }
-      device->wait(ranks.allReduce(carried));
-    } catch (const std::exception &error) { // others are in the midst of it
-      ranks.abandon(error.what());
-      hasTold = true;
-      throw;
-    }
-    for (size_t i = 0; i < sums.size(); ++i) {
-      if (carried[i].storage() != sums[i].storage())
-        copyInto(carried[i], sums[i]);
-      wait(sums[i]);
-    }
-    for (Item *item : items)
-      residency->homeWritten(*item);
-  }
   return batches;
 }
 
 void Session::State::agreeToUpdate(const StepResult &result) {
   if (!isShared())
     return;
-  std::vector<StepWord> words = meetOnce("update", {.gradNorm = result.gradNorm});
+  std::vector<StepWord> words = meetOnce({.gradNorm = result.gradNorm});
   for (size_t rank = 1; rank < words.size(); ++rank)
     if (std::bit_cast<uint64_t>(words[rank].gradNorm) != std::bit_cast<uint64_t>(words[0].gradNorm) &&
         !(std::isnan(words[rank].gradNorm) && std::isnan(words[0].gradNorm)))

@@ -15,6 +15,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
+#include "GradientReduction.h"
 #include "GradientTape.h"
 #include "KeptValues.h"
 #include "PlanStep.h"
@@ -29,6 +30,8 @@ namespace segue::inline runtime {
 /// What a rank says to others at a meeting in a step (SessionRanks.cpp).
 struct StepWord {
   bool hasFailed = false, isOverflowed = false;
+  /// True if the rank was given values since all have found out that they train the same.
+  bool wantsToAgree = false;
   int64_t batches = 0;
   double lossSum = 0, gradNorm = 0;
   std::string why;
@@ -156,23 +159,31 @@ struct Session::State {
   bool isShared() const;
   /// Throws Unsupported for what several ranks cannot do yet.
   void checkCanBeShared() const;
-  /// Finds out, before the first step and wherever values were given since, whether all ranks train the same; values
-  /// and the seed are those of rank 0 then. Throws RankFailed, naming rank and difference.
+  /// Returns when every rank is ready to begin a step. Before the first one, and where a rank was given values since,
+  /// agree() comes next.
+  void agreeToBegin();
+  /// Finds out whether all ranks train the same; values and the seed are those of rank 0 then. Throws RankFailed,
+  /// naming rank and difference.
   void agree();
   /// Returns what has to be the same on every rank, by what it is called in messages.
   Json trainedAsJson() const;
   void takeValuesOfRank0();
   /// Says what this rank says at the meeting that is next, and returns what all say. Throws RankFailed where one has
   /// failed.
-  std::vector<StepWord> meetOnce(const char *what, const StepWord &own);
-  /// Puts the sums over ranks in the place of gradients, and the mean of all losses into `result`. Returns the number
-  /// of batches of all ranks.
+  std::vector<StepWord> meetOnce(const StepWord &own);
+  /// Puts the sums over ranks in the place of gradients, those that were sent in backward among them.
+  void sendGradients();
+  /// Does that, and puts the mean of all losses into `result`. Returns the number of batches of all ranks.
   int64_t addOverRanks(StepResult &result);
   /// Returns when every rank is ready to write parameters.
   void agreeToUpdate(const StepResult &result);
   /// Has other ranks know at their next meeting that this one cannot go on, unless they know.
   void tellFailure(const std::exception &error) noexcept;
   bool hasAgreed = false, hasTold = false;
+  /// The gradients on their way to other ranks; nothing where there are none.
+  std::optional<GradientReduction> reduction;
+  /// Begins what a step has of other ranks.
+  void beginShared();
   /// The meetings that the step under way has had.
   int meetings = 0;
 

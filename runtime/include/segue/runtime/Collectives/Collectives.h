@@ -36,6 +36,8 @@ public:
   /// Return the number of this rank, from 0, and how many there are.
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
+  /// Returns the bytes of a message that are worth its cost.
+  virtual uint64_t bucketBytes() const = 0;
 
   /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
   /// given at once go in few messages.

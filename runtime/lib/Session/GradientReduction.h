@@ -1,0 +1,74 @@
+//===- GradientReduction.h - gradients of ranks, added up -------*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Gradients travel in messages of several, in an order that is the same on every rank:
+// that in which backward's blocks end. In the last backward of a step a message is given to
+// the network as soon as its gradients are there and those before it are given, while
+// backward goes on; the rest follows when backward has ended. A rank that cannot go on
+// sends numbers that are none in the messages that are left, as the others wait for them.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_GRADIENTREDUCTION_H
+#define SEGUE_RUNTIME_LIB_SESSION_GRADIENTREDUCTION_H
+
+#include "GradientTape.h"
+#include "ParameterTable.h"
+#include "segue/runtime/Collectives/Collectives.h"
+#include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Program/Module.h"
+
+namespace segue::inline runtime {
+
+class GradientReduction final : public ForwardEvents {
+public:
+  explicit GradientReduction(std::shared_ptr<Collectives> ranks) : ranks_(std::move(ranks)) {}
+
+  /// Settles the messages for the gradients of these modules.
+  void plan(std::span<const Module> modules, const ParameterTable &table);
+  /// Returns the slots of the messages, in their order.
+  const std::vector<std::vector<size_t>> &messages() const { return messages_; }
+
+  /// Forgets what was sent in the step before.
+  void beginStep();
+  /// Is the sink of the last backward of a step, by `modules`, from here to endBackward(): it sends gradients that are
+  /// final there. `next` is told of everything, before; may be null. `mayAdd` is false where a gradient that is the sum
+  /// of several batches must not be made before backward has ended.
+  void beginBackward(std::span<const Module> modules, GradientTape &tape, EventSink *next, bool mayAdd);
+  void endBackward();
+  /// Sends what has not been sent, `sums` by slot: dense, of f32, and nobody else's.
+  void sendRest(std::span<const Tensor> sums);
+  bool wasSent(size_t slot) const { return isSent_[slot]; }
+  /// Sends numbers that are none in the place of what has not been sent.
+  void sendNothing(const DeviceRef &device);
+  /// Returns the fence of all that was sent in the step.
+  const Fence &sent() const { return sent_; }
+
+  void receive(const Event &event) override;
+  void on(const event::PhaseBegin &begin);
+  void on(const event::Output &output);
+  void on(const auto &other) { forward(other); }
+
+private:
+  void sendReady();
+
+  std::shared_ptr<Collectives> ranks_;
+  const ParameterTable *table_ = nullptr;
+  std::vector<std::vector<size_t>> messages_;
+  /// The message that is next, and the gradients that wait for theirs, by slot.
+  size_t next_ = 0;
+  std::vector<Tensor> ready_;
+  std::vector<bool> isSent_;
+  Fence sent_;
+  std::span<const Module> modules_;
+  GradientTape *tape_ = nullptr;
+  bool mayAdd_ = false;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_GRADIENTREDUCTION_H
