@@ -136,6 +136,7 @@ TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
     EXPECT_EQ(each.size(), size_t(steps));
   // All gradients but the first layer's are final before the last block of backward; those that live on the host are
   // sent behind it.
-  if (std::string_view(way.services).empty())
+  if (std::string_view(way.services).empty()) {
     EXPECT_EQ(sent, std::vector(2, std::vector<uint64_t>(steps, uint64_t(model.layers))));
+  }
 }
