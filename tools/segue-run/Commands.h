@@ -100,6 +100,10 @@ struct TrainOptions : CommonOptions {
   std::vector<double> lr = {1e-3};
   double clip = 0;
   int64_t accumulate = 1;
+  /// How ranks that train together reach each other: "mpi"; empty: there is one. With `addsInOrder`, sums over ranks
+  /// have the bits of one rank after the other.
+  std::string ranks;
+  bool addsInOrder = false;
   int64_t seed = 0;
   std::string resume, save;
   bool profile = false;

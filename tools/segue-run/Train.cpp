@@ -14,6 +14,7 @@
 #include "Commands.h"
 #include "Interruption.h"
 #include "TrainingSetup.h"
+#include "segue/runtime/Collectives/Mpi.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
@@ -254,8 +255,41 @@ static void printMemory(Device &device, uint64_t budget, uint64_t bytesBefore, u
   std::fprintf(stderr, "\n");
 }
 
-int train(const TrainOptions &asked) {
-  TrainOptions options = asked;
+/// Returns what this rank does with others, and leaves to rank 0 what there is one of.
+static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOptions &options) {
+  if (options.ranks.empty())
+    return nullptr;
+  if (!device->hasBytes() || options.verifyInvariance)
+    throw Error(ErrorCode::InvalidArgument, "--ranks trains on values, once: leave out --verify-invariance, and give a "
+                                            "device that computes");
+  std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(), {.addsInOrder = options.addsInOrder});
+  if (ranks->rank() > 0) {
+    options.save = options.trace = options.report = options.recordEvents = "";
+    options.saveEvery = 0;
+    options.profile = false;
+  }
+  return ranks;
+}
+
+/// Returns the signal that has come to any rank, at a place where all come by; 0 for none.
+static int signalOf(const Interruption &interruption, Collectives *ranks) {
+  int signal = interruption.signal();
+  if (!ranks)
+    return signal;
+  for (const std::string &told : ranks->exchange("going on", std::to_string(signal)))
+    signal = std::max(signal, std::stoi(told));
+  return signal;
+}
+
+namespace {
+/// The ranks of a run, and whether they know how it goes on for this one: that its step has failed, or that all is over.
+struct Together {
+  std::shared_ptr<Collectives> ranks;
+  bool know = false;
+};
+} // namespace
+
+static int trainAmong(Together &together, TrainOptions options) {
   uint64_t bytesBefore = processBytes("VmRSS");
   std::optional<Config> config;
   if (!options.config.empty())
@@ -270,6 +304,9 @@ int train(const TrainOptions &asked) {
   DeviceRef device = Device::open(options.device);
   if (!device->hasBytes())
     refuseValues(options);
+  together.ranks = joinRanks(device, options);
+  const std::shared_ptr<Collectives> &ranks = together.ranks;
+  bool isFirst = !ranks || ranks->rank() == 0;
   checkOutputs(options);
   if (options.verifyInvariance) {
     device = nullptr;
@@ -281,7 +318,9 @@ int train(const TrainOptions &asked) {
   SessionOptions given;
   given.events = trace ? &*trace : nullptr;
   given.recordEvents = options.recordEvents;
-  given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
+  if (isFirst)
+    given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
+  given.collectives = ranks;
   given.config = budget ? budget->config(config) : config;
   std::optional<RunReport> report;
   if (!options.report.empty())
@@ -316,7 +355,7 @@ int train(const TrainOptions &asked) {
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
   int64_t done = 0;
-  for (int64_t i = 0; i < steps && !interruption.signal(); ++i) {
+  for (int64_t i = 0; i < steps && !signalOf(interruption, ranks.get()); ++i) {
     std::vector<TensorMap> batches = setup.batches();
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
@@ -328,6 +367,7 @@ int train(const TrainOptions &asked) {
     try {
       result = session.step(batches, options.lr);
     } catch (const Error &) {
+      together.know = true;
       leave(/*isWhole=*/false).print(); // of what came before the failure
       throw;
     }
@@ -338,14 +378,15 @@ int train(const TrainOptions &asked) {
     total += i ? seconds : 0;
     if (report)
       report->addStep(result, seconds);
-    if (device->hasBytes())
+    if (device->hasBytes() && isFirst)
       printStep(result, seconds, options.json);
-    else
+    else if (isFirst)
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
     if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !interruption.signal())
       midway.writeOrGoOn();
   }
-  if (done > 1) {
+  together.know = true;
+  if (done > 1 && isFirst) {
     double perStep = total / double(done - 1);
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
     if (int64_t tokens = setup.tokensPerStep())
@@ -356,9 +397,20 @@ int train(const TrainOptions &asked) {
     printProfiles(session);
   leave(/*isWhole=*/true).rethrow();
   midway.print();
-  if (budget)
+  if (budget && isFirst)
     printMemory(*device, budget->bytes, bytesBefore, midway.takenBytes());
   return interruption.status(Done);
+}
+
+int train(const TrainOptions &options) {
+  Together together;
+  try {
+    return trainAmong(together, options);
+  } catch (const std::exception &error) {
+    if (together.ranks && !together.know) // they would wait for this one
+      together.ranks->abandon(error.what());
+    throw;
+  }
 }
 
 } // namespace segue::tool

@@ -97,7 +97,11 @@ std::optional<std::string> readTrainingData(const TrainOptions &options) {
 
 TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text,
                              SessionOptions given)
-    : session(makeSession(device, options, std::move(given))), accumulate_(options.accumulate) {
+    : session(makeSession(device, options, given)), accumulate_(options.accumulate) {
+  if (given.collectives) {
+    rank_ = given.collectives->rank();
+    ranks_ = given.collectives->ranks();
+  }
   setValues(session, options);
   for (const std::string &argument : options.inputs) {
     NamedText named = splitName(argument);
@@ -115,7 +119,7 @@ std::vector<TensorMap> TrainingSetup::batchesOf(int64_t step) const {
   std::vector<TensorMap> batches(size_t(accumulate_), fixed_);
   if (windows_)
     for (size_t part = 0; part < batches.size(); ++part)
-      windows_->fill(batches[part], session.seed(), step, int64_t(part));
+      windows_->fill(batches[part], session.seed(), step, int64_t(part) * ranks_ + rank_);
   return batches;
 }
 

@@ -26,12 +26,12 @@ public:
   /// `given` brings sink and config; the command line says the rest.
   TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text, SessionOptions given);
 
-  /// The micro-batches of the session's next step.
+  /// Returns the micro-batches of this rank for the session's next step.
   std::vector<TensorMap> batches() const;
   /// The first `count` micro-batches of this step and those after it.
   std::vector<TensorMap> upcoming(int64_t count) const;
-  /// Returns the bytes that a step learns from; 0 without --data.
-  int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ : 0; }
+  /// Returns the bytes that a step of all ranks learns from; 0 without --data.
+  int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ * ranks_ : 0; }
 
   Session session;
 
@@ -39,6 +39,8 @@ private:
   std::vector<TensorMap> batchesOf(int64_t step) const;
 
   int64_t accumulate_;
+  /// Ranks take the batches of a step by turns.
+  int64_t rank_ = 0, ranks_ = 1;
   TensorMap fixed_;
   std::optional<ByteWindows> windows_;
 };

@@ -166,6 +166,11 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->capture_default_str();
   addReal(command, "--clip", options.clip, 0, 1e30, "greatest norm of the gradients; 0: any")->capture_default_str();
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
+  CLI::Option *ranks =
+      command->add_option("--ranks", options.ranks, "how ranks that train together reach each other, started by mpirun: mpi")
+          ->check(CLI::IsMember({"mpi"}));
+  command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
+      ->needs(ranks);
   addWhole(command, "--seed", options.seed, INT64_MIN, INT64_MAX, "of batches and random ops")->capture_default_str();
   command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
   command->add_option("--report", options.report, "HTML page of the run: memory, link, stalls, losses");

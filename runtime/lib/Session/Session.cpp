@@ -13,6 +13,7 @@
 
 #include "../Services/Actors/PrecisionActor.h"
 #include "SessionState.h"
+#include "SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Session/StepTwin.h"
@@ -57,8 +58,10 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   checkWires(ports, options.wires);
   if (!options.warn)
     options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
+  // Ranks have one config, and rank 0 writes the files that it names.
+  bool isFirst = !isShared() || options.collectives->rank() == 0;
   if (options.config)
-    configure(*options.config);
+    configure(isFirst ? *options.config : silentConfig(*options.config));
   std::vector<std::pair<size_t, size_t>> stateDescs; // module, input of its optimizer
   for (size_t m = 0; m < modules.size(); ++m) {
     plans.push_back(planOptimizer(modules[m], m, table));
