@@ -48,6 +48,7 @@ FUZZER_FLAGS = {"segue-fuzz-binary": ["-max_len=65536", "-len_control=0"]}
 # Test program: the cases that stitch, on every device and from several threads.
 STITCHING = {
     "SegueQueuedTests": "*",
+    "SegueRanksTests": "*",
     "SegueSessionTests": "*Stitcher*:*Devices*",
     "SegueStitchTests": "*",
     "SegueRandomStitchTests": "*",

@@ -63,9 +63,8 @@ void Session::State::agreeToBegin() {
 
 Json Session::State::trainedAsJson() const {
   Json told = Json::object();
-  GradientReduction order(options.collectives);
-  order.plan(modules, table);
-  told["the order in which gradients are sent"] = order.messages();
+  for (const ParameterInfo &info : table.infos())
+    told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
   for (const Module &module : modules) {
     Json programs = Json::object();
     for (std::string_view name : {"forward", "backward", "optimizer", "grad_norm"}) {
@@ -79,8 +78,9 @@ Json Session::State::trainedAsJson() const {
     }
     told["module \"" + module.name() + "\""] = std::move(programs);
   }
-  for (const ParameterInfo &info : table.infos())
-    told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
+  GradientReduction order(options.collectives);
+  order.plan(modules, table);
+  told["the order in which gradients are sent"] = order.messages();
   told["the norm that gradients are clipped to"] = options.maxGradNorm;
   told["the scale of the loss"] = lossScale();
   told["the number of steps taken"] = step;

@@ -1,0 +1,172 @@
+# ===- test_mpi.py - ranks that mpirun starts -------------------------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`mpirun segue-run train --ranks mpi`: the bits of one rank that has the batches of all, and ends that every rank has alike."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import segue
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
+RUN = BUILD / "bin" / "segue-run"
+
+sys.path.insert(0, str(ROOT / "examples"))
+
+from models import GPT, GPTConfig  # noqa: E402
+
+# Tests may run as root, on fewer processors than ranks, and where a process may not read another's memory.
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none"]
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory):
+    """A compiled GPT with its weights."""
+    folder = tmp_path_factory.mktemp("gpt")
+    torch.manual_seed(0)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    segue.compile(GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32)), (tokens, tokens), optimizer=segue.AdamW(lr=1e-2),
+                  name="gpt").save(folder / "gpt.segue", weights=True)
+    return folder
+
+
+def command(*arguments, device="cpu:threads=1", steps=20):
+    return [RUN, "train", "gpt.segue", "--weights", "gpt.safetensors", "--data", ROOT / "README.md", "--steps", str(steps), "--lr", "0.01", "--clip", "1",
+            "--device", device, *map(str, arguments)]
+
+
+def run(folder, words, **more):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TMPDIR": "/tmp"}
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, env=environment | more)
+
+
+def ranks(folder, count, words, **more):
+    return run(folder, [*MPIRUN, "-n", str(count), *words], **more)
+
+
+def steps_of(done):
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return re.findall(r"^step \d+ loss .*$", done.stdout, re.M)
+
+
+MODES = {
+    "in memory": ("cpu:threads=1", None),
+    "simulated": ("sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1", None),
+    "by marks": ("sim:dram=2MiB,pinned=64MiB,link=16GB/s,threads=1",
+                 {"activation_stagehand": {"enabled": True, "telemetry_enabled": True, "telemetry_file": "activations.jsonl", "min_spill_bytes": 0,
+                                           "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.25}}),
+    "by a plan": ("sim:streams,dram=1MiB,pinned=64MiB,threads=1,adversarial=3",
+                  {"activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
+    """Losses, norms and parameters to the bit, whatever each rank's budget does; rank 0 alone prints and writes."""
+    device, services = MODES[mode]
+    more = []
+    if services:
+        (tmp_path / "run.json").write_text(json.dumps({"memory": {"stagehand": services}}).replace("activations.jsonl", str(tmp_path / "activations.jsonl")))
+        more = ["--config", tmp_path / "run.json"]
+    one = run(gpt, command("--accumulate", 2, "--save", tmp_path / "one.safetensors"))
+    two = ranks(gpt, 2, command("--ranks", "mpi", "--save", tmp_path / "two.safetensors", *more, device=device))
+    assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
+    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    if "by marks" in mode:
+        records = [json.loads(line) for line in (tmp_path / "activations.jsonl").read_text().splitlines()]
+        assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
+
+
+def test_three_ranks_that_add_in_order(gpt):
+    assert steps_of(ranks(gpt, 3, command("--ranks", "mpi", "--add-in-order"))) == steps_of(run(gpt, command("--accumulate", 3)))
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_ranks(gpt, tmp_path):
+    checkpoint = tmp_path / "half.safetensors"
+    whole = steps_of(ranks(gpt, 2, command("--ranks", "mpi")))
+    steps_of(ranks(gpt, 2, command("--ranks", "mpi", "--save", checkpoint, steps=10)))
+    on = [word for word in command("--ranks", "mpi", steps=10) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
+    assert steps_of(ranks(gpt, 2, on)) == whole[10:]
+    alone = [word for word in command("--accumulate", "2", steps=10) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
+    assert steps_of(run(gpt, alone)) == whole[10:]
+
+
+def test_a_rank_that_cannot_begin_ends_all(gpt):
+    """Weights that one rank alone does not find: nobody waits for it."""
+    words = command("--ranks", "mpi")
+    words[words.index("gpt.safetensors")] = "$OMPI_COMM_WORLD_RANK.safetensors"
+    (gpt / "0.safetensors").write_bytes((gpt / "gpt.safetensors").read_bytes())
+    began = time.monotonic()
+    done = ranks(gpt, 2, ["sh", "-c", " ".join(f'"{word}"' for word in words)])
+    assert done.returncode != 0 and time.monotonic() - began < 30
+    assert re.search(r"this rank ends all others: rank 1: IO_FAILED: .*1\.safetensors", done.stderr), done.stderr
+
+
+def test_another_model_is_refused_by_name(gpt):
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    for rank, layers in ((0, 3), (1, 2)):
+        (gpt / str(rank)).mkdir()
+        segue.compile(GPT(GPTConfig(layers=layers, dim=32, heads=4, seq=32)), (tokens, tokens), optimizer=segue.AdamW(lr=1e-2),
+                      name="gpt").save(gpt / str(rank) / "gpt.segue", weights=True)
+    words = [f"$OMPI_COMM_WORLD_RANK/{word}" if str(word).startswith("gpt.") else word for word in command("--ranks", "mpi")]
+    done = ranks(gpt, 2, ["sh", "-c", " ".join(f'"{word}"' for word in words)])
+    assert done.returncode != 0 and re.search(r'RANK_FAILED: rank 0 has parameter "[^"]*h.2[^"]*", and rank 1 has not', done.stderr), done.stderr
+
+
+def test_a_rank_that_is_killed_ends_all(gpt, tmp_path):
+    """What was saved last is whole, and the run goes on from there."""
+    checkpoint = tmp_path / "last.safetensors"
+    words = command("--ranks", "mpi", "--save", checkpoint, "--save-every", 5, steps=100000)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TMPDIR": "/tmp"}
+    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        for line in process.stdout:
+            if line.startswith("step 30 "):
+                break
+        os.kill(int((gpt / "rank1").read_text()), signal.SIGKILL)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode != 0 and re.search(r"rank 1 .*signal 9", error), error
+    on = [word for word in command(steps=2) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
+    first = int(re.match(r"step (\d+)", steps_of(run(gpt, on))[0]).group(1))
+    assert first > 25 and first % 5 == 1
+
+
+def test_a_signal_ends_all_after_one_step(gpt, tmp_path):
+    """Whichever rank hears of it first: all stop after the same step, and rank 0 saves."""
+    checkpoint = tmp_path / "last.safetensors"
+    words = command("--ranks", "mpi", "--save", checkpoint, steps=100000)
+    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    try:
+        last = 0
+        for line in process.stdout:
+            last = int(line.split()[1])
+            if last == 10:
+                os.kill(int((gpt / "rank1").read_text()), signal.SIGTERM)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    on = [word for word in command(steps=1) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
+    assert steps_of(run(gpt, on))[0].startswith(f"step {last + 1} ")
+
+
+def test_without_mpi_there_is_one_rank_or_an_error(gpt):
+    assert steps_of(run(gpt, command("--ranks", "mpi", steps=3))) == steps_of(run(gpt, command(steps=3)))
+    done = run(gpt, command("--ranks", "mpi"), SEGUE_MPI_LIBRARY="/nowhere/libSegueMPI.so")
+    assert done.returncode == 1 and "apt-get install libopenmpi-dev" in done.stderr, done.stderr
