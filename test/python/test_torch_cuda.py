@@ -99,6 +99,7 @@ assert found == wanted, (found, wanted)
 budget = segue.backend_report().budgets[0]
 held = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
 assert budget.torch_bytes == held and budget.peak_bytes <= 448 * 2**10 and budget.spilled_bytes > 0, (budget, held)
+assert budget.planned_steps >= 2 and not budget.why_no_plan, budget
 assert f"held by PyTorch: {held / 2**20:.1f} MiB" in str(budget)
 assert all(p.grad.is_cuda for p in model.parameters())
 del model, budget
