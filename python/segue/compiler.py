@@ -75,7 +75,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         are read and written most, for the room and time that they take. On a device without it, or with less, they
         lie in ``device_dram``. Values do not change.
     precision : str, optional
-        ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``: products and
+        ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``, or ``"cuda"`` where it lies on a GPU: products and
         convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
         gradients and states of the optimizer stay f32. ``f16-mixed`` does so with ``torch.float16``, whose gradients want a scaled loss, as
         a `Trainer` gives. ``f32`` captures it without autocast. Default: as a call of the

@@ -34,7 +34,7 @@ from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .freezing import PART
 from .frontend import Captured, capture
-from .frontend.autocast import ambient
+from .frontend.autocast import Around
 from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
 from .memory import Memory, forecast
@@ -234,7 +234,7 @@ class Module(nn.Module):
     def forward(self, *args, **kwargs):
         if (transform := transform_around(args, kwargs)) is not None:
             warn_of(self.name, transform)
-            with entered_precision(self.precision):
+            with entered_precision(self.precision, self._weights.place.type):
                 return self._source(*args, **kwargs)
         length = None
         if self.bucketing is not None:
@@ -253,7 +253,7 @@ class Module(nn.Module):
 
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
-        with entered_precision(self.precision):
+        with entered_precision(self.precision, self._weights.place.type):
             return self._select_as_it_is(args, kwargs)
 
     def _select_as_it_is(self, args, kwargs):
@@ -261,7 +261,7 @@ class Module(nn.Module):
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         tensors = [x for x in flat if is_tensor(x)]
         key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
-               tuple(m.training for m in self._members), self._weights.state(), ambient())
+               tuple(m.training for m in self._members), self._weights.state(), Around.now())
         with self._selecting:
             program = self._variants.get(key)
             if program is None:

@@ -437,7 +437,7 @@ class Trainer(Checkpoints):
     def on_gradient(self, pattern: str, function: GradientFunction) -> GradientHook:
         """Calls `function` in each step with the gradient of each parameter that `pattern`, a name or pattern, is for.
 
-        It gets the gradient before the norm is taken and before clipping: the mean over micro-batches, not scaled, in memory of its own. It may
+        It gets the gradient before the norm is taken and before clipping: the mean over micro-batches, not scaled, in memory of its own on the CPU. It may
         write into it, or return another one; an exception ends the step with nothing updated. Functions are called in the order in
         which they came. Each costs a copy of the gradient and back, and on a device with queues the wait for all of backward. With a
         budget, a gradient that has left comes to the host's memory for it, and not to the device.

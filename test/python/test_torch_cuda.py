@@ -136,6 +136,28 @@ for device in ("cpu", "cuda:0"):
     torch.compiler.reset()
 assert all(map(torch.equal, *results.values()))
 
+# What is traced goes on to no operator of cuDNN.
+looked = []
+
+
+@torch._dynamo.allow_in_graph
+def double(x):
+    looked.append(torch.backends.cudnn.enabled)
+    return x * 2
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return double(x)
+
+
+torch.compile(Doubled(), backend="segue", options={"fallback": "error"})(given)
+assert looked[-1] is False and torch.backends.cudnn.enabled
+looked.append(True)
+segue.compile(Doubled(), given)
+assert looked[-1] is False and torch.backends.cudnn.enabled
+torch.compiler.reset()
+
 # Each place that does not fit is named, with what to do.
 model = gpt().cuda()
 compiled = lambda device=None: torch.compile(model, backend="segue", options={"device": device} if device else {})  # noqa: E731
@@ -307,6 +329,90 @@ nothing_is_left()
 print("all of it")
 """
 
+MIXED = """
+import copy
+import warnings
+
+from torch.nn import functional as F
+
+
+class Casting(torch.nn.Module):
+    '''Operators that casts are made for on a GPU, where normalisations, sums and softmax are in f32, and regions with another autocast.'''
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)
+
+    def forward(self, x, y):
+        h = self.norm(self.a(x))  # f32
+        h = torch.softmax(self.b(torch.tanh(self.a(h))), -1) + F.hardswish(self.a(h))
+        heads = self.b(h).view(4, 2, 2, 8)
+        h = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).reshape(8, 16)
+        with torch.autocast("cuda", enabled=False):
+            h = self.b(h.float())
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            h = self.a(h)
+        return F.mse_loss(h, y) + torch.logsumexp(self.b(x), -1).mean() + h.sum(), h
+
+
+torch.manual_seed(0)
+casting, given, wanted = Casting().cuda(), torch.randn(8, 16).cuda(), torch.randn(8, 16).cuda()
+reference = copy.deepcopy(casting)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    expected, result = reference(given, wanted)
+expected.backward()
+
+
+def compare(model, loss, h):
+    loss.backward()
+    assert h.dtype == result.dtype == torch.bfloat16 and loss.dtype == expected.dtype == torch.float32 and loss.is_cuda and h.is_cuda
+    assert (h.cpu().float() - result.cpu().float()).norm() < 1e-2 * result.cpu().float().norm()
+    for p, q in zip(model.parameters(), reference.parameters()):
+        assert p.grad.dtype == torch.float32 and (p.grad.cpu() - q.grad.cpu()).norm() < 3e-2 * q.grad.cpu().norm()
+
+
+model = copy.deepcopy(casting)
+compare(model, *segue.compile(model, (given, wanted), precision="bf16-mixed")(given, wanted))
+model = copy.deepcopy(casting)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    results = torch.compile(model, backend="segue", options={"fallback": "error"})(given, wanted)
+compare(model, *results)
+torch.compiler.reset()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    model = copy.deepcopy(casting)
+    compare(model, *segue.compile(model, (given, wanted))(given, wanted))
+
+# What Segue lacks runs in PyTorch between two pieces, under the same autocast.
+torch.compiler.reset()
+halves = torch.nn.ModuleList([torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(5))) for _ in range(2)]).cuda()
+
+
+def lacking(x):
+    return halves[1](torch.view_as_real(torch.fft.fft(halves[0](x).float()))[..., 0])
+
+
+with torch.autocast("cuda", dtype=torch.bfloat16), torch.no_grad(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pieces = torch.compile(lacking, backend="segue")(given)
+    alone = lacking(given)
+segments = segue.backend_report().segments
+assert pieces.is_cuda and pieces.dtype == alone.dtype == torch.bfloat16 and [s.compiled for s in segments].count(True) == 2, segments
+assert (pieces.cpu().float() - alone.cpu().float()).norm() < 2e-2 * alone.cpu().float().norm()
+torch.compiler.reset()
+
+# A gradient of a gradient is PyTorch's, under the autocast of the call.
+model = torch.nn.Linear(16, 1).cuda()
+compiled = torch.compile(lambda x: torch.tanh(model(x)).sum(), backend="segue", options={"fallback": "error"})
+point = given.detach().requires_grad_()
+with torch.autocast("cuda", dtype=torch.bfloat16), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    slope, = torch.autograd.grad(compiled(point), point, create_graph=True)
+slope.square().sum().backward()
+assert model.weight.grad.is_cuda and model.weight.grad.abs().sum() > 0
+print("all of it")
+"""
+
+
 
 @pytest.fixture(scope="module")
 def torch_cuda(tmp_path_factory):
@@ -332,3 +438,7 @@ def test_compiled_modules(tmp_path, torch_cuda):
 
 def test_trainers(tmp_path, torch_cuda):
     run(TRAINED, tmp_path, torch_cuda)
+
+
+def test_mixed_precision(tmp_path, torch_cuda):
+    run(MIXED, tmp_path, torch_cuda)

@@ -61,7 +61,11 @@ class Gpu:
         call("cuLaunchHostFunc", ctypes.c_void_p(self.cuda_stream), ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p), ctypes.c_void_p(30000))
 
     def allocate(self, shape, dtype):
-        return torch.from_dlpack(_runtime.Tensor.wrap(self.memory, torch.zeros(shape, dtype=dtype)).copy().there())
+        zeros = torch.zeros(shape, dtype=dtype)
+        if dtype.is_complex:  # which Segue has not, but memory for it
+            zeros = torch.view_as_real(zeros)
+        made = torch.from_dlpack(_runtime.Tensor.wrap(self.memory, zeros).copy().there())
+        return torch.view_as_complex(made) if dtype.is_complex else made
 
     def read(self, address, count):
         """The bytes there, once the stream has done what it has been given."""
@@ -97,13 +101,17 @@ def gpu_of(device):
 
 torch.cuda._lazy_init = lambda: None
 torch.cuda.current_stream = lambda device=None: gpu_of(device)
+torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+torch.cuda.is_bf16_supported = lambda *_: True
+torch.cuda.get_rng_state = lambda device=None: torch.zeros(16, dtype=torch.uint8)  # nothing draws there
+torch.cuda.set_rng_state = lambda state, device=None: None
 
 
 class OnHost:
     """The operands of an operator in the host's memory, those that share memory too."""
 
     def __init__(self):
-        self.storages, self.origins = {}, {}
+        self.storages, self.origins, self.copies = {}, {}, {}
 
     def bring(self, x):
         if not isinstance(x, torch.Tensor) or not x.is_cuda:
@@ -113,11 +121,14 @@ class OnHost:
             self.storages[storage.data_ptr()] = gpu_of(x.device).read(storage.data_ptr(), storage.nbytes())
         flat = self.storages[storage.data_ptr()]
         here = flat[: flat.numel() // x.element_size() * x.element_size()].view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
-        self.origins[id(here)] = x
+        self.origins[id(here)], self.copies[id(x)] = x, here
         return here
 
     def write_back(self, x):
-        address = x.untyped_storage().data_ptr()
+        here, address = self.copies[id(x)], x.untyped_storage().data_ptr()
+        if here.shape != x.shape:  # one that the operator was to make as large as its result
+            x.set_(on_gpu(here, x.device))
+            return
         if self.storages[address].numel():
             gpu_of(x.device).write(address, self.storages[address])
 
@@ -174,6 +185,7 @@ _aten = torch.library.Library("aten", "IMPL")
 for _name, _function in [("copy_", copy_), ("empty.memory_format", empty), ("empty_strided", empty_strided),
                          ("_local_scalar_dense", lambda x: OnHost().bring(x).item())]:
     _aten.impl(_name, _function, "CUDA")
-for _name in ("as_strided", "view", "_reshape_alias"):  # which look at no memory
+for _name in ("as_strided", "view", "_reshape_alias", "view_as_real", "view_as_complex", "set_.source_Tensor",
+              "set_.source_Storage_storage_offset"):  # which look at no memory
     _kernel = torch.library.get_kernel(f"aten::{_name}", "CPU")
     _aten.impl(_name, lambda keys, *args, _kernel=_kernel, **kwargs: _kernel.call_boxed(keys, *args, **kwargs), "CUDA", with_keyset=True)

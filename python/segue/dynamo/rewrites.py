@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..frontend.decompositions import BEFORE_AUTOGRAD
+from ..frontend.parts import without_cudnn
 from ..frontend.recurrent import lstm
 
 
@@ -94,14 +95,14 @@ def _puts_one_by_mask(x, index, value) -> bool:
 
 @contextlib.contextmanager
 def rewritten(graph_module: torch.fx.GraphModule):
-    """While it is entered, the graph calls the replacements, and so do the functions that it calls."""
+    """While it is entered, the graph calls the replacements, and so do the functions that it calls; none of cuDNN."""
     found = [(n, new, n.target) for n in graph_module.graph.nodes if n.op == "call_function" and (new := _replacement(n))]
     try:
         for node, new, _ in found:
             node.target = new
         if found:
             graph_module.recompile()
-        with _AttentionOfCpu():
+        with _AttentionOfCpu(), without_cudnn():
             yield
     finally:
         for node, _, old in found:
