@@ -234,7 +234,7 @@ class Module(nn.Module):
     def forward(self, *args, **kwargs):
         if (transform := transform_around(args, kwargs)) is not None:
             warn_of(self.name, transform)
-            with entered_precision(self.precision, self._weights.place.type):
+            with self._entered_precision():
                 return self._source(*args, **kwargs)
         length = None
         if self.bucketing is not None:
@@ -244,16 +244,21 @@ class Module(nn.Module):
             program.verify(tensors, self._weights)
         module = program.module(self._device, self.optimizer)
         named = self._weights.named(program.weight_names(module))
-        require_on(self._device.name, (*tensors.items(), *named.items()), self.name, together=True)
+        if any(t.is_cuda for t in named.values()) or any(isinstance(t, torch.Tensor) and t.is_cuda for t in tensors.values()):
+            require_on(self._device.name, (*tensors.items(), *named.items()), self.name, together=True)
+            kind = "torch there" if kind == "torch" else kind  # of a scalar, which may lie on the CPU
         with Order(self._device) as order:
             results = self._run(program, module, tensors, self._weights.values(named, order), kind, order)
         if length is not None:
             results = [program.padding.cut(i, r, length) for i, r in enumerate(results)]
         return self._assemble(program, results)
 
+    def _entered_precision(self):
+        return entered_precision(self.precision, "cpu" if self.precision is None else self._weights.place.type)
+
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
-        with entered_precision(self.precision, self._weights.place.type):
+        with self._entered_precision():
             return self._select_as_it_is(args, kwargs)
 
     def _select_as_it_is(self, args, kwargs):
@@ -300,8 +305,6 @@ class Module(nn.Module):
         require_on(self._device.name, (*self._weights.everything(), *named), self.name, together=True)
 
     def _run(self, program, module, tensors, weights, kind, order) -> list:
-        if kind == "torch" and any(t.is_cuda for t in (*tensors.values(), *weights.tensors.values()) if isinstance(t, torch.Tensor)):
-            kind = "torch there"  # an input that is a scalar may lie on the CPU
         hypers = self._hypers(module)
         if kind.startswith("torch") and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
@@ -579,7 +582,8 @@ class _Weights:
 
     def values(self, tensors: dict[str, torch.Tensor], order: Order) -> "_Values":
         wrapped = {name: self.wrapped(name, tensor, order) for name, tensor in tensors.items()}
-        return _Values(tensors, wrapped)
+        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+        return _Values(wrapped, trained, [t for name, t in tensors.items() if name not in trained])
 
     def forget(self, name: str) -> None:
         """Keeps no memory that the tensor had."""
@@ -598,10 +602,8 @@ class _Weights:
 
 class _Values:
 
-    def __init__(self, tensors, wrapped):
-        self.tensors, self.wrapped = tensors, wrapped
-        self.trained = {name: t for name, t in tensors.items() if t.requires_grad}
-        self.frozen = [t for t in tensors.values() if not t.requires_grad]
+    def __init__(self, wrapped, trained, frozen):
+        self.wrapped, self.trained, self.frozen = wrapped, trained, frozen
 
 
 class _Call:
@@ -628,7 +630,7 @@ class _Stitched(torch.autograd.Function):
         outputs, token = call.module.forward(values, loop_of(call.device))
         results = tuple(give(t, call.kind) for t in outputs)
         ctx.call, ctx.token = call, token
-        ctx.kinds = [kind_of(t) for t in tensors]
+        ctx.kinds = [kind_of(t) for t in tensors] if call.kind.endswith(" there") else [call.kind] * len(tensors)
         ctx.set_materialize_grads(False)
         # A result without elements is differentiable in PyTorch, and no program takes a gradient of it.
         ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if r.numel() and not call.module.takes_gradient_of(v.name)))
