@@ -22,6 +22,14 @@ class Device:
     def has_unified_memory(self) -> bool:
         """False: tensors leave the device by a copy."""
     @property
+    def number(self) -> int:
+        """Among GPUs, as other libraries count them."""
+    def wait_for_stream(self, stream: int) -> int:
+        """Lets what is computed from now on wait for all that ``stream``, a CUstream of another library, has been given. Returns the
+        entry of the queue that waits."""
+    def let_stream_wait(self, stream: int) -> None:
+        """Lets what ``stream`` is given from now on wait for all that is to be computed by now."""
+    @property
     def seconds(self) -> float:
         """Of the device's own clock where time is simulated."""
     @property
@@ -40,9 +48,9 @@ class StitchReport:
 
 class Tensor:
     @staticmethod
-    def wrap(device: Device, array: Any, writable: bool = False, stream: int | None = None) -> Tensor:
+    def wrap(device: Device, array: Any, writable: bool = False, stream: int | None = None, behind: int | None = None) -> Tensor:
         """Refers to the memory of anything that speaks DLPack, without a copy. In the memory of a GPU it waits for what ``stream`` has been
-        given by now, a CUstream."""
+        given by now, a CUstream, or for the entry ``behind`` that does; the stream waits for its last use when it is let go."""
     @staticmethod
     def scalar_f32(device: Device, value: float) -> Tensor: ...
     @staticmethod
@@ -56,6 +64,11 @@ class Tensor:
     @property
     def address(self) -> int:
         """Of the device's memory, where that is not the host's."""
+    def go_behind(self, entry: int) -> None:
+        """Lets its readers and writers wait for an entry of the device's compute queue."""
+    @property
+    def is_there(self) -> bool:
+        """Whether others can use it where it lies, in the memory of a GPU."""
     def there(self) -> TensorThere:
         """The tensor for others who use it where it lies, in the memory of a GPU, in the order of their streams (DLPack)."""
     def on_disk(self) -> tuple[Any, bool]:

@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .errors import FallbackWarning, InvalidArgumentError
+from .frontend.autocast import place_of
 from .frontend.signature import Constant
 from .precision import entered_precision
 
@@ -78,7 +79,7 @@ class Again:
         inputs = set(structure.input_names())
         args, kwargs = pytree.tree_unflatten([leaf.value if isinstance(leaf, Constant) else values[leaf] for leaf in structure.leaves], structure.in_spec)
         weights = {name: value for name, value in values.items() if name not in inputs}
-        with entered_precision(self._precision):
+        with entered_precision(self._precision, place_of(t for t in values.values() if isinstance(t, torch.Tensor))):
             results = pytree.tree_leaves(torch.func.functional_call(self._source, weights, args, kwargs))
         outputs = {leaf: result for leaf, result in zip(structure.result_leaves, results) if not isinstance(leaf, Constant)}
         pairs = [(outputs[i], g) for i, g in enumerate(given) if g is not None and outputs[i].requires_grad]

@@ -127,9 +127,9 @@ class BudgetReport:
     why_no_plan : str
         Why the last step of an order that had come before went by no plan; empty where it had one.
     torch_bytes : int
-        The host's memory of PyTorch's tensors that the device's programs were given and may read again: parameters, buffers,
-        inputs that backward needs. Held by PyTorch, and no part of the budget; gradients, outputs and optimizer states are PyTorch's, too,
-        and are not in it.
+        The memory, the host's or the GPU's, of PyTorch's tensors that the device's programs were given and may read again: parameters,
+        buffers, inputs that backward needs. Held by PyTorch, and no part of the budget; gradients, outputs and optimizer states are
+        PyTorch's, too, and are not in it.
     """
 
     device: str

@@ -25,12 +25,12 @@ from .errors import FileError, InvalidArgumentError, MissingWeightError
 from .frontend.signature import positional
 from .module import LoadedModule, Module
 from .optimizers import Optimizer
-from .tensors import is_tensor
+from .tensors import is_tensor, spec_for
 from .torch_optimizers import as_optimizer
 
 
 def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: Any = None, *, example_kwargs: Mapping[str, Any] | None = None,
-            optimizer: Optimizer | None = None, name: str | None = None, device: str = "cpu",
+            optimizer: Optimizer | None = None, name: str | None = None, device: str | None = None,
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
             frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None,
             budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
@@ -43,7 +43,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU. Parameters that require a gradient are trained, others and buffers are frozen. A program of
+        On the CPU or a GPU. Parameters that require a gradient are trained, others and buffers are frozen. A program of
         `torch.export`, as `torch.export.load` gives it, is taken for the module that it was made of, in the mode in which that was.
     example_inputs : tensor, or sequence or mapping of them
         Arguments of one call: by position, or by name if a mapping. Their shapes and types are those of the first variant.
@@ -54,10 +54,11 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         Built into the binary, for files that are trained elsewhere; a `Trainer` brings its own.
     name : str, optional
         In messages and as prefix of parameters; default: the class of the module.
-    device : str
-        ``cpu``, ``cpu:threads=2``, a GPU: ``cuda:0,dram=8GiB``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. On the last two, calls
-        bring tensors to the device and results back, parameters each time, as PyTorch may have changed them;
-        a `Trainer` keeps its parameters on the device.
+    device : str, optional
+        ``cpu``, ``cpu:threads=2``, a GPU: ``cuda:0,dram=8GiB``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. Default: the GPU
+        that the module or the example lies on, or the CPU. Tensors of PyTorch on that GPU are used where they lie, and results are there, too;
+        those of the CPU are brought to a device with memory of its own by each call, parameters too, as PyTorch may have changed them, and
+        results back. A `Trainer` keeps its parameters on the device.
     max_variants : int
         Variants for other input shapes that are kept, least recently used ones go first.
     stitch_hints : path, optional
@@ -74,7 +75,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         are read and written most, for the room and time that they take. On a device without it, or with less, they
         lie in ``device_dram``. Values do not change.
     precision : str, optional
-        ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``: products and
+        ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``, or ``"cuda"`` where it lies on a GPU: products and
         convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
         gradients and states of the optimizer stay f32. ``f16-mixed`` does so with ``torch.float16``, whose gradients want a scaled loss, as
         a `Trainer` gives. ``f32`` captures it without autocast. Default: as a call of the
@@ -126,6 +127,8 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     buckets = as_buckets(buckets)
     if buckets is not None:
         max_variants = max(max_variants, len(buckets.lengths))
+    if device is None:
+        device = spec_for((*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))))
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision,

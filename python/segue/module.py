@@ -34,14 +34,14 @@ from .compile_process import compile_text
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .freezing import PART
 from .frontend import Captured, capture
-from .frontend.autocast import ambient
+from .frontend.autocast import Around
 from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
 from .memory import Memory, forecast
 from .again import Again, transform_around, warn_of
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
-from .tensors import describe, device as open_device, give, is_tensor, kind_of, wrap
+from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, spec_for, stream_of, wrap
 
 log = logging.getLogger("segue")
 
@@ -234,7 +234,7 @@ class Module(nn.Module):
     def forward(self, *args, **kwargs):
         if (transform := transform_around(args, kwargs)) is not None:
             warn_of(self.name, transform)
-            with entered_precision(self.precision):
+            with self._entered_precision():
                 return self._source(*args, **kwargs)
         length = None
         if self.bucketing is not None:
@@ -243,14 +243,22 @@ class Module(nn.Module):
         if verify.enabled():
             program.verify(tensors, self._weights)
         module = program.module(self._device, self.optimizer)
-        results = self._run(program, module, tensors, self._weights.values(program.weight_names(module)), kind)
+        named = self._weights.named(program.weight_names(module))
+        if any(t.is_cuda for t in named.values()) or any(isinstance(t, torch.Tensor) and t.is_cuda for t in tensors.values()):
+            require_on(self._device.name, (*tensors.items(), *named.items()), self.name, together=True)
+            kind = "torch there" if kind == "torch" else kind  # of a scalar, which may lie on the CPU
+        with Order(self._device) as order:
+            results = self._run(program, module, tensors, self._weights.values(named, order), kind, order)
         if length is not None:
             results = [program.padding.cut(i, r, length) for i, r in enumerate(results)]
         return self._assemble(program, results)
 
+    def _entered_precision(self):
+        return entered_precision(self.precision, "cpu" if self.precision is None else self._weights.place.type)
+
     def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
-        with entered_precision(self.precision):
+        with self._entered_precision():
             return self._select_as_it_is(args, kwargs)
 
     def _select_as_it_is(self, args, kwargs):
@@ -258,7 +266,7 @@ class Module(nn.Module):
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         tensors = [x for x in flat if is_tensor(x)]
         key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
-               tuple(m.training for m in self._members), self._weights.state(), ambient())
+               tuple(m.training for m in self._members), self._weights.state(), Around.now())
         with self._selecting:
             program = self._variants.get(key)
             if program is None:
@@ -269,8 +277,9 @@ class Module(nn.Module):
         return program, dict(zip(names, tensors)), kind_of(tensors[0]) if tensors else "torch"
 
     def _new_variant(self, key, args, kwargs) -> Program:
-        example = lambda x: _example(x) if is_tensor(x) else x  # noqa: E731
+        example = lambda x: _example(x, self._weights.place) if is_tensor(x) else x  # noqa: E731
         args, kwargs = pytree.tree_map(example, args), pytree.tree_map(example, kwargs)
+        self._require_place(args, kwargs)
         if self._variants:
             shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
             log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
@@ -289,16 +298,22 @@ class Module(nn.Module):
             self._variants.popitem(last=False)
         return program
 
-    def _run(self, program, module, tensors, weights, kind) -> list:
+    def _require_place(self, args, kwargs) -> None:
+        """Checks that an example lies where the weights and the device are. Raises InvalidArgumentError."""
+        leaves, _ = pytree.tree_flatten_with_path(dict(self._signature.bind(*args, **kwargs).arguments))
+        named = [(path[0].key + pytree.keystr(path[1:]), x) for path, x in leaves]
+        require_on(self._device.name, (*self._weights.everything(), *named), self.name, together=True)
+
+    def _run(self, program, module, tensors, weights, kind, order) -> list:
         hypers = self._hypers(module)
         if kind.startswith("torch") and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
                 again = Again(self._source, self.name, program, self.precision, bool(hypers))
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind)
+                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind, order)
                 return list(_Stitched.apply(call, *given))
-        values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, there=True) for n, t in tensors.items()}}
+        values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, order) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
 
     def _hypers(self, module) -> dict:
@@ -328,7 +343,7 @@ class Module(nn.Module):
 
     def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]], wanted: tuple[bool, ...]) -> Program:
         captured = program.captured
-        tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=a.dtype) for a in captured.named("input")}
+        tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=a.dtype, device=self._weights.place) for a in captured.named("input")}
         leaves = [leaf.value if isinstance(leaf, Constant) else tensors[leaf] for leaf in captured.structure.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
         modes = [m.training for m in self._members]
@@ -545,37 +560,43 @@ class _Weights:
         found = owner._parameters.get(local)
         return found if found is not None else owner._buffers[local]
 
+    @property
+    def place(self) -> torch.device:
+        """Where PyTorch has them."""
+        return torch.device(spec_for(self._tensors()))
+
+    def everything(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters and buffers with their names."""
+        return [*self._source.named_parameters(), *self._source.named_buffers()]
+
+    def _tensors(self):
+        found = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
+        return (t for t in found if t is not None)
+
     def named(self, names) -> dict[str, torch.Tensor]:
         return {n: self.tensor(n) for n in names}
 
     def state(self) -> tuple:
         """Returns what of the weights decides the variant: which are trained, and their types."""
-        tensors = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
-        return tuple((t.requires_grad, t.dtype) for t in tensors if t is not None)
+        return tuple((t.requires_grad, t.dtype) for t in self._tensors())
 
-    def values(self, names) -> "_Values":
-        wrapped, trained, frozen = {}, {}, []
-        for name in names:
-            tensor = self.tensor(name)
-            wrapped[name] = self.wrapped(name, tensor)
-            if tensor.requires_grad:
-                trained[name] = tensor
-            else:
-                frozen.append(tensor)
-        return _Values(wrapped, trained, frozen)
+    def values(self, tensors: dict[str, torch.Tensor], order: Order) -> "_Values":
+        wrapped = {name: self.wrapped(name, tensor, order) for name, tensor in tensors.items()}
+        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+        return _Values(wrapped, trained, [t for name, t in tensors.items() if name not in trained])
 
     def forget(self, name: str) -> None:
         """Keeps no memory that the tensor had."""
         self._wrapped.pop(name, None)
 
-    def wrapped(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
+    def wrapped(self, name: str, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
         """Wrapped again only where the memory is another one."""
         known = self._wrapped.get(name)
-        if tensor.is_cuda:  # each call waits for what has been given to PyTorch's stream by then
-            return wrap(tensor, self._device, writable=True, there=True)
         if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride() or known[2] != tensor.shape:
-            known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, writable=True))
+            known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, order, writable=True))
             self._wrapped[name] = known
+        elif tensor.is_cuda:
+            known[3].go_behind(order.behind(stream_of(tensor)))
         return known[3]
 
 
@@ -588,12 +609,13 @@ class _Values:
 class _Call:
     """The things that one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others, frozen, budget, again, kind):
+    def __init__(self, module, on, names, others, frozen, budget, again, kind, order):
         self.module, self.device, self.names, self.others = module, on, names, others
         self.again = again  # for backwards that are to be differentiated
         self.frozen = frozen
         self.budget = budget  # in force until the last backward
-        self.kind = kind  # of results and gradients
+        self.kind = kind  # of results
+        self.order = order  # of forward
 
 
 class _Stitched(torch.autograd.Function):
@@ -604,10 +626,11 @@ class _Stitched(torch.autograd.Function):
         values = dict(call.others)
         for name, tensor in zip(call.names, tensors):
             if name not in values:
-                values[name] = wrap(tensor, call.device, there=True)
+                values[name] = wrap(tensor, call.device, call.order)
         outputs, token = call.module.forward(values, loop_of(call.device))
         results = tuple(give(t, call.kind) for t in outputs)
         ctx.call, ctx.token = call, token
+        ctx.kinds = [kind_of(t) for t in tensors] if call.kind.endswith(" there") else [call.kind] * len(tensors)
         ctx.set_materialize_grads(False)
         # A result without elements is differentiable in PyTorch, and no program takes a gradient of it.
         ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if r.numel() and not call.module.takes_gradient_of(v.name)))
@@ -624,24 +647,25 @@ class _Stitched(torch.autograd.Function):
         saved = ctx.saved_tensors  # raises if one was changed, or the graph freed
         if torch.is_grad_enabled():  # create_graph=True
             return None, *call.again.gradients(dict(zip(ctx.kept, saved)), call.names, ctx.needs_input_grad[1:], gradients)
-        given = {
-            value.name: wrap(gradient.contiguous(), call.device, there=True)
-            for value, gradient in zip(call.module.outputs, gradients)
-            if gradient is not None and call.module.takes_gradient_of(value.name)
-        }
-        keep = torch._C._autograd._get_current_graph_task_keep_graph()
-        found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
+        with Order(call.device) as order:
+            given = {
+                value.name: wrap(gradient.contiguous(), call.device, order)
+                for value, gradient in zip(call.module.outputs, gradients)
+                if gradient is not None and call.module.takes_gradient_of(value.name)
+            }
+            keep = torch._C._autograd._get_current_graph_task_keep_graph()
+            found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
         wanted = ctx.needs_input_grad[1:]
-        answer = [give(found[n], call.kind) if w and n in found else None for n, w in zip(call.names, wanted)]
+        answer = [give(found[n], kind) if w and n in found else None for n, w, kind in zip(call.names, wanted, ctx.kinds)]
         return None, *answer
 
 
-def _example(x) -> torch.Tensor:
+def _example(x, place: torch.device) -> torch.Tensor:
     """A tensor of the shape and type of what was given; values do not matter to a graph of static shapes."""
     if isinstance(x, torch.Tensor):
         return x
     shape, dtype = describe(x)
-    return torch.zeros(shape, dtype=dtype)
+    return torch.zeros(shape, dtype=dtype, device=place)
 
 
 def _holder(module: "_runtime.Module") -> nn.Module:
@@ -673,4 +697,4 @@ def save_tensors(path: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> N
         The file cannot be written.
     """
     host = open_device("cpu")
-    _runtime.save_tensors(os.fspath(path), {name: wrap(tensor, host) for name, tensor in tensors.items()})
+    _runtime.save_tensors(os.fspath(path), {name: wrap(tensor.detach().cpu(), host) for name, tensor in tensors.items()})

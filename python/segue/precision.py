@@ -53,9 +53,9 @@ def checked_precision(precision: str | None) -> str | None:
     return precision
 
 
-def entered_precision(precision: str | None):
-    """A context for capturing: None leaves the autocast around it."""
+def entered_precision(precision: str | None, place: str = "cpu"):
+    """A context for capturing what has its tensors on the ``cpu`` or in ``cuda``: None leaves the autocast around it."""
     if precision is None:
         return contextlib.nullcontext()
     dtype = PRECISIONS[precision]
-    return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
+    return torch.autocast(place, dtype=dtype, enabled=dtype is not None)

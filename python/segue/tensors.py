@@ -14,13 +14,13 @@ used in the order of its owner's stream there, and so are results that stay ther
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Iterable
 
 import numpy as np
 import torch
 
 from . import _runtime
-from .errors import InvalidArgumentError
+from .errors import Error, InvalidArgumentError
 from .frontend.writer import ELEMENT_TYPES
 
 _TORCH_OF_NUMPY = {
@@ -38,6 +38,35 @@ def device(spec: str = "cpu") -> "_runtime.Device":
 
 _GPU = 2  # DLPack's number for the memory of GPUs of NVIDIA
 _DEFAULT_STREAM = 1
+
+
+class Order:
+    """The order of one call among what the owners of its tensors do in the memory of a GPU: behind what their streams have been given by
+    now, and what these are given later behind the call.
+
+    ``with Order(device) as order: module.infer({"x": wrap(x, device, order)})``
+    """
+
+    def __init__(self, on: "_runtime.Device"):
+        self._on = on
+        self._entries: dict[int, int] = {}  # by stream, what waits for it
+
+    def behind(self, stream: int) -> int:
+        """The entry of the device's queue that waits for the stream; one for all tensors of the call."""
+        if stream not in self._entries:
+            self._entries[stream] = self._on.wait_for_stream(stream)
+        return self._entries[stream]
+
+    def __enter__(self) -> "Order":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        for stream in self._entries:
+            try:
+                self._on.let_stream_wait(stream)
+            except Error:
+                if kind is None:  # else the first error counts, as that of a device that is lost
+                    raise
 
 
 def is_on_gpu(x: Any) -> bool:
@@ -70,13 +99,20 @@ def describe(x: Any) -> tuple[tuple[int, ...], torch.dtype]:
     raise InvalidArgumentError(f"a {type(x).__name__} was given where a tensor is wanted")
 
 
-def wrap(x: Any, on: "_runtime.Device", writable: bool = False, there: bool = False) -> "_runtime.Tensor":
-    """The runtime's view of a tensor; no copy, unless it has strides that memory cannot have. Tensors in the memory of a GPU are taken by
-    callers that hand out their results there, too."""
+def stream_of(x: Any) -> int:
+    """The stream that the owner of a tensor in the memory of a GPU uses it on: PyTorch's current one, or the default one of others."""
+    if isinstance(x, torch.Tensor):
+        return torch.cuda.current_stream(x.device).cuda_stream or _DEFAULT_STREAM
+    return _DEFAULT_STREAM
+
+
+def wrap(x: Any, on: "_runtime.Device", order: Order | None = None, writable: bool = False) -> "_runtime.Tensor":
+    """The runtime's view of a tensor; no copy, unless it has strides that memory cannot have. Callers that compute with tensors in the
+    memory of a GPU give the order of their call."""
     if isinstance(x, _runtime.Tensor):
         return x
     if isinstance(x, torch.Tensor):
-        if x.device.type != "cpu" and not (x.is_cuda and there):
+        if x.device.type != "cpu" and not (x.is_cuda and order is not None):
             raise InvalidArgumentError(f"a tensor on {x.device} was given; move it to the CPU first")
         x = x.detach()
         if x.is_conj() or x.is_neg():
@@ -85,12 +121,50 @@ def wrap(x: Any, on: "_runtime.Device", writable: bool = False, there: bool = Fa
         x = np.ascontiguousarray(x)
     if not is_on_gpu(x):
         return _runtime.Tensor.wrap(on, x, writable)
-    if on.has_unified_memory:
+    if on.has_unified_memory or order is None:
         raise InvalidArgumentError(f'a tensor in the memory of a GPU was given to device "{on.name}"; move it to the CPU first, or name the GPU, '
                                    'as in device="cuda:0"')
-    if isinstance(x, torch.Tensor):
-        return _runtime.Tensor.wrap(on, x, writable, torch.cuda.current_stream(x.device).cuda_stream)
-    return _runtime.Tensor.wrap(on, x.__dlpack__(stream=_DEFAULT_STREAM), writable, _DEFAULT_STREAM)
+    stream = stream_of(x)
+    if not isinstance(x, torch.Tensor):
+        x = x.__dlpack__(stream=stream)
+    return _runtime.Tensor.wrap(on, x, writable, stream, order.behind(stream))
+
+
+def gpu_of_spec(spec: str) -> int | None:
+    """The number of the GPU that a spec names: 1 of ``cuda:1,dram=8GiB``; None for another device."""
+    driver, _, rest = spec.partition(":")
+    number = rest.partition(",")[0]
+    return int(number) if driver == "cuda" and number.isdigit() else None
+
+
+def spec_for(tensors: Iterable[Any]) -> str:
+    """The device that computes where PyTorch's tensors lie: the GPU of the first of them that is on one, or the CPU."""
+    there = next((x for x in tensors if isinstance(x, torch.Tensor) and x.is_cuda), None)
+    return "cpu" if there is None else f"cuda:{there.device.index}"
+
+
+def require_on(spec: str, named: Iterable[tuple[str, Any]], what: str, together: bool = False) -> None:
+    """Checks that those of PyTorch's tensors that are on a GPU are on that of the device, and with `together` that the others are there,
+    too: all but scalars, which PyTorch takes from the CPU.
+
+    Raises
+    ------
+    InvalidArgumentError
+        One lies elsewhere. The message names it and says what to do.
+    """
+    named = [(name, x) for name, x in named if isinstance(x, torch.Tensor)]
+    there = next(((name, x) for name, x in named if x.is_cuda), None)
+    if there is None:
+        return
+    gpu = gpu_of_spec(spec)
+    spec = spec if gpu is None else f"cuda:{gpu}"
+    for name, x in named:
+        if x.is_cuda and x.device.index != gpu:
+            raise InvalidArgumentError(f"{what}: {name!r} lies on {x.device}, and the device is {spec!r}; move it there, or name its GPU, "
+                                       f'as in device="{x.device}"')
+        if together and not x.is_cuda and x.dim():
+            raise InvalidArgumentError(f"{what}: {name!r} lies on the CPU, and {there[0]!r} on {there[1].device}; move all to one device, as by "
+                                       f'model.to("{there[1].device}") and x.to("{there[1].device}")')
 
 
 def kind_of(x: Any) -> str:
@@ -103,10 +177,16 @@ def kind_of(x: Any) -> str:
 
 
 def give(tensor: "_runtime.Tensor", kind: str) -> Any:
-    """A tensor of the runtime as the kind that the caller works with."""
+    """A tensor of the runtime as the kind that the caller works with. Within a budget results have left the memory of the GPU, and come
+    back to what is PyTorch's of it by a copy."""
     if kind == "dlpack":
         return tensor
-    if kind.endswith("there"):
+    is_there = kind.endswith(" there")
+    if is_there and tensor.is_there:
         return torch.from_dlpack(tensor.there()) if kind.startswith("torch") else tensor.there()
+    if kind == "dlpack there":
+        return tensor
     result = torch.from_dlpack(tensor)
+    if is_there:
+        return result.to(torch.device("cuda", tensor.device.number))
     return result.numpy() if kind == "numpy" else result

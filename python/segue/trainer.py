@@ -34,7 +34,7 @@ from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
 from .stitch_report import StitchReport
-from .tensors import device as open_device, give, wrap
+from .tensors import Order, device as open_device, give, is_on_gpu, kind_of, require_on, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .training_loop import History, Run
@@ -48,6 +48,7 @@ class Trainer(Checkpoints):
     not give. The scalar output called ``loss`` is what is trained. On the CPU, parameters stay
     in the memory of the PyTorch modules: what training changes is seen there at once. A device with
     memory of its own has copies: `sync` brings them to the PyTorch modules, as do `fit`, `resume` and `load_state_dict`.
+    On a GPU these modules may lie on the CPU or on that GPU, and so may batches, which are used where they lie.
 
     Parameters
     ----------
@@ -77,7 +78,7 @@ class Trainer(Checkpoints):
         How losses are scaled. Default: `segue.LossScale()` where a module is in ``f16-mixed``, and not at all elsewhere. A step that is skipped
         has ``trainer.last.is_skipped``; its loss may be infinite, and `step_count` stays.
     device : str, optional
-        Where to train, as in `segue.compile`; default: where the modules are.
+        Where to train, as in `segue.compile`; default: where the modules are, on the GPU whose memory they lie in.
     budget : int or str, optional
         Memory that the run may compute with, as ``"2GiB"``: parameters, gradients, states, saved tensors, inputs and
         workspace. A plan decides what leaves it, and when; no bit of a result depends on it. What PyTorch itself takes is besides.
@@ -195,6 +196,8 @@ class Trainer(Checkpoints):
         if loop_of(self._device) is not None:
             raise InvalidArgumentError(f"device {self._device.name!r} has a budget for calls of modules, which knows nothing of a trainer's steps; "
                                        "compile the modules without one, and give budget= to the trainer, or give it another device")
+        for name, module in named.items():
+            require_on(self._device.name, module._weights.everything(), f"module {name!r} of the trainer")
         self._statistics = statistics_of(config)
         self._frozen: Frozen | None = None  # as the modules were captured
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
@@ -258,11 +261,20 @@ class Trainer(Checkpoints):
                 continue
             module, name = info.members[0]
             tensor = self.modules[module]._weights.tensor(name)
-            given = wrap(tensor, self._device, writable=True)
-            if spills:  # memory of PyTorch's is what the disk is there to spare
-                self._session.set_parameter(info.key, given)
-            is_shared = not spills and self._session.bind_parameter(info.key, given)
+            # Memory of PyTorch's is what a disk is there to spare.
+            is_shared = not spills and self._share(info.key, tensor)
+            if spills:
+                self._session.set_parameter(info.key, wrap(tensor, self._device, writable=True))
             self._bound.append(BoundParameter(info.key, self.modules[module]._weights, name, is_shared))
+
+    def _share(self, key: str, tensor: torch.Tensor) -> bool:
+        """Lets the session train in the tensor's memory, and returns True, or gives it a copy. On a GPU it has copies, in memory that the
+        budget knows and that may be moved."""
+        if not tensor.is_cuda:
+            return self._session.bind_parameter(key, wrap(tensor, self._device, writable=True))
+        with Order(self._device) as order:
+            self._session.set_parameter(key, wrap(tensor, self._device, order))
+        return False
 
     def _move_to_disk(self):
         """Gives the tensors of the PyTorch modules memory on the disk in the place of their own.
@@ -336,19 +348,24 @@ class Trainer(Checkpoints):
             rates[0] = float(lr)
         rates = [rates[rate] for rate, _ in self._counts]
         hooks = [(key, call) for hook in self._hooks for key, call in hook.calls() if key not in self._frozen.since]
-        batches = self._micro_batches(self._named(given, batch))
+        order = Order(self._device)
+        batches = self._micro_batches(self._named(given, batch), order)
         begin = time.perf_counter()
-        with WholeStep():
+        with WholeStep(), order:
             self.last = self._session.step(batches, rates, hooks)
             if self._report is not None:
                 self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss
 
-    def _micro_batches(self, batch) -> list[dict]:
+    def _micro_batches(self, batch, order: Order) -> list[dict]:
         batch, _ = self._sizes.padded(batch)
         parts = [batch] if self.grad_accumulation == 1 else split(batch, self.grad_accumulation, self._sizes.rows)
         self._sizes.ensure(parts[0])
-        return [{name: wrap(t, self._device) for name, t in part.items()} for part in parts]
+        return [self._wrapped(part, order) for part in parts]
+
+    def _wrapped(self, batch: Mapping[str, Any], order: Order) -> dict[str, "_runtime.Tensor"]:
+        require_on(self._device.name, batch.items(), "a batch")
+        return {name: wrap(t, self._device, order) for name, t in batch.items()}
 
     def fit(self, batches: Iterable[Any], *, epochs: int | None = None, steps: int | None = None, evaluate_on: Iterable[Any] | None = None,
             evaluate_every: int | None = None, metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (), scheduler: Any = None,
@@ -420,7 +437,7 @@ class Trainer(Checkpoints):
     def on_gradient(self, pattern: str, function: GradientFunction) -> GradientHook:
         """Calls `function` in each step with the gradient of each parameter that `pattern`, a name or pattern, is for.
 
-        It gets the gradient before the norm is taken and before clipping: the mean over micro-batches, not scaled, in memory of its own. It may
+        It gets the gradient before the norm is taken and before clipping: the mean over micro-batches, not scaled, in memory of its own on the CPU. It may
         write into it, or return another one; an exception ends the step with nothing updated. Functions are called in the order in
         which they came. Each costs a copy of the gradient and back, and on a device with queues the wait for all of backward. With a
         budget, a gradient that has left comes to the host's memory for it, and not to the device.
@@ -494,7 +511,7 @@ class Trainer(Checkpoints):
         self._sizes.forget()
         for bound in self._bound:
             if bound.is_shared or bound.key in before[0].since and bound.key not in frozen.since:  # it is written from now on
-                bound.is_shared = not self._has_disk and self._session.bind_parameter(bound.key, wrap(bound.tensor, self._device, writable=True))
+                bound.is_shared = not self._has_disk and self._share(bound.key, bound.tensor)
         if self._has_disk:
             self._move_to_disk()  # a home may be another now
 
@@ -504,9 +521,10 @@ class Trainer(Checkpoints):
         `fit` does it with its first batches, and a first step with its own. Nothing happens where nothing is to be measured, or
         an earlier run has left the errors beside the slab.
         """
-        parts = [part for batch in batches for part in self._micro_batches(batch)]
-        if self._session.calibration_samples:
-            self._session.calibrate(parts)
+        with Order(self._device) as order:
+            parts = [part for batch in batches for part in self._micro_batches(batch, order)]
+            if self._session.calibration_samples:
+                self._session.calibrate(parts)
 
     def precision(self) -> dict[str, Any]:
         """The units of Selective Precision.
@@ -543,7 +561,7 @@ class Trainer(Checkpoints):
         return self._session.as_guest(module)
 
     def evaluate(self, *given: Any, **batch: Any) -> dict[str, torch.Tensor]:
-        """The outputs of the last module by name, with dropout off; nothing changes.
+        """The outputs of the last module by name, with dropout off; nothing changes. They lie on the GPU where the batch does.
 
         Modules with dropout are compiled once more for it when it comes first. With Selective Precision they are not, and drop as
         in training, which a warning says.
@@ -551,8 +569,10 @@ class Trainer(Checkpoints):
         self._check_bound()
         batch, length = self._sizes.padded(self._named(given, batch))
         self._sizes.ensure(batch, evaluates=True)
-        outputs = self._session.evaluate({name: wrap(t, self._device) for name, t in batch.items()})
-        return self._sizes.cut({name: give(tensor, "torch") for name, tensor in outputs.items()}, batch, length)
+        with Order(self._device) as order:
+            outputs = self._session.evaluate(self._wrapped(batch, order))
+        kind = "torch there" if any(map(is_on_gpu, batch.values())) else "torch"
+        return self._sizes.cut({name: give(tensor, kind) for name, tensor in outputs.items()}, batch, length)
 
     def evaluate_on(self, batches: Iterable[Any], *, metrics: Mapping[str, Metric] | None = None,
                     to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
@@ -578,9 +598,11 @@ class Trainer(Checkpoints):
         self._check_bound()
         batch, _ = self._sizes.padded(self._named(given, batch))
         self._sizes.ensure(batch)
-        loss = self._session.forward_backward({name: wrap(t, self._device) for name, t in batch.items()})
+        with Order(self._device) as order:
+            loss = self._session.forward_backward(self._wrapped(batch, order))
         scale = self.loss_scale or 1.0
-        found = {p.key: give(self._session.gradient(p.key), "torch") / scale for p in self._session.parameters if p.trained}
+        kind = {bound.key: kind_of(bound.tensor) for bound in self._bound}
+        found = {p.key: give(self._session.gradient(p.key), kind[p.key]) / scale for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
         return loss, found
 
@@ -727,7 +749,7 @@ class Trainer(Checkpoints):
                 for name, tensor in self._session.state().items() if name.startswith("ema.")}
 
     def sync(self) -> None:
-        """Brings trained values to those PyTorch parameters that do not share memory with the runtime.
+        """Brings trained values to those PyTorch parameters that do not share memory with the runtime, in place, on the CPU or a GPU.
 
         Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
         memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
@@ -739,7 +761,7 @@ class Trainer(Checkpoints):
                 if not bound.is_shared:
                     value = self._session.parameter(bound.key)
                     if not bound.is_home:
-                        bound.tensor.copy_(give(value, "torch"))
+                        bound.tensor.copy_(give(value, kind_of(bound.tensor)))
                     bound.note()
 
 

@@ -19,7 +19,7 @@ from . import _runtime
 from .errors import InvalidArgumentError
 from .freezing import Frozen
 from .module import save_tensors
-from .tensors import give, wrap
+from .tensors import Order, give, wrap
 
 
 class Checkpoints:
@@ -35,12 +35,13 @@ class Checkpoints:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`; everything is checked before anything changes."""
-        pack = lambda tensors: {n: wrap(t, self._device) for n, t in tensors.items()}  # noqa: E731
         before = self._frozen
         self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
         try:
-            self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
-                                  state.get("precision", ""), state.get("loss_scale", ""))
+            with Order(self._device) as order:
+                pack = lambda tensors: {n: wrap(t, self._device, order) for n, t in tensors.items()}  # noqa: E731
+                self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
+                                      state.get("precision", ""), state.get("loss_scale", ""))
         except BaseException:
             self._retrain(before)
             raise
@@ -58,8 +59,9 @@ class Checkpoints:
         NameUnknownError, LayoutMismatchError
             No parameter has such a name, or one has another shape or type; those before it have their new values then.
         """
-        for key, value in weights.items():
-            self._session.set_parameter(key, wrap(value, self._device))
+        with Order(self._device) as order:
+            for key, value in weights.items():
+                self._session.set_parameter(key, wrap(value, self._device, order))
         self.sync()
 
     def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:

@@ -107,6 +107,18 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("threads", &Device::threads)
       .def_prop_ro("kernel_target", &Device::kernelTarget)
       .def_prop_ro("has_unified_memory", &Device::hasUnifiedMemory)
+      .def_prop_ro("number", &Device::number)
+      .def(
+          "wait_for_stream",
+          [](Device &device, uintptr_t stream) { return device.enqueueWaitForStream(reinterpret_cast<void *>(stream)); },
+          "stream"_a)
+      .def(
+          "let_stream_wait",
+          [](Device &device, uintptr_t stream) {
+            device.letStreamWait(reinterpret_cast<void *>(stream),
+                                 Fence(Queue::Compute, device.position(Queue::Compute)));
+          },
+          "stream"_a)
       .def_prop_ro("seconds", &Device::seconds)
       .def_prop_ro("fused_calls", [](Device &device) { return device.engine().fusedCalls(); })
       .def_prop_ro(
@@ -123,8 +135,10 @@ static void bindTensor(nb::module_ &m) {
       .def_static(
           "wrap",
           [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable,
-             std::optional<uintptr_t> stream) { return python::wrapArray(device, array, writable, stream); },
-          "device"_a, "array"_a, "writable"_a = false, "stream"_a = nb::none())
+             std::optional<uintptr_t> stream, std::optional<uint64_t> behind) {
+            return python::wrapArray(device, array, writable, stream, behind);
+          },
+          "device"_a, "array"_a, "writable"_a = false, "stream"_a = nb::none(), "behind"_a = nb::none())
       .def_static("scalar_f32", [](const DeviceRef &device, float v) { return Tensor::scalar(device, v); })
       .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
       .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
@@ -132,6 +146,8 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("device", &Tensor::device)
       // Of the device's memory, where that is not the host's.
       .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
+      .def("go_behind", [](Tensor &t, uint64_t entry) { t.storage()->addWrite(Fence(Queue::Compute, entry)); }, "entry"_a)
+      .def_prop_ro("is_there", &python::isThere)
       .def("there", [](const Tensor &t) { return python::TensorThere{t}; })
       .def("on_disk", &python::viewOnDisk)
       .def("item", &Tensor::item)

@@ -102,7 +102,7 @@ private:
 uint64_t segue::python::outsideBytes(const Device &device) { return OutsideMemory::ofProcess().bytesFor(&device); }
 
 Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable,
-                                std::optional<uintptr_t> stream) {
+                                std::optional<uintptr_t> stream, std::optional<uint64_t> behind) {
   bool isOnGpu = array.device_type() == nb::device::cuda::value;
   if (!isOnGpu && array.device_type() != nb::device::cpu::value)
     throw Error(ErrorCode::InvalidArgument, "a tensor on DLPack device type " + std::to_string(array.device_type()) +
@@ -135,9 +135,11 @@ Tensor segue::python::wrapArray(const DeviceRef &device, const nb::ndarray<nb::r
   if (!isOnGpu)
     return Tensor::wrap(device, std::move(desc), data, std::move(release), writable);
   Tensor tensor = Tensor::wrap(device, std::move(desc), data, std::move(release), writable, Space::DeviceDram);
-  if (stream)
-    tensor.storage()->addWrite(
-        Fence(Queue::Compute, device->enqueueWaitForStream(reinterpret_cast<void *>(*stream))));
+  if (stream) {
+    auto *owner = reinterpret_cast<void *>(*stream);
+    tensor.storage()->letGoBehind(owner);
+    tensor.storage()->addWrite(Fence(Queue::Compute, behind ? *behind : device->enqueueWaitForStream(owner)));
+  }
   return tensor;
 }
 
@@ -177,13 +179,18 @@ struct LentTensor {
 };
 } // namespace
 
+bool segue::python::isThere(const Tensor &tensor) {
+  const Layout &layout = tensor.desc().layout;
+  return !tensor.device()->hasUnifiedMemory() && layout.space == Space::DeviceDram && layout.tile.empty() &&
+         !isQuantized(layout.storage);
+}
+
 nb::tuple segue::python::deviceOfView(const Tensor &tensor) {
   return nb::make_tuple(int(nb::device::cuda::value), tensor.device()->number());
 }
 
 nb::ndarray<nb::array_api> segue::python::viewOnDevice(const Tensor &tensor, std::optional<intptr_t> stream) {
-  const Layout &layout = tensor.desc().layout;
-  if (layout.space != Space::DeviceDram || !layout.tile.empty() || isQuantized(layout.storage))
+  if (!isThere(tensor))
     throw Error(ErrorCode::InvalidArgument, tensor.desc().str() + " is no strided tensor in the memory of a GPU");
   tensor.storage()->requireUsable("the tensor");
   // DLPack's numbers of streams are CUDA's handles: none is the default one, -1 asks for no order.

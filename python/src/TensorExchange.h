@@ -23,10 +23,12 @@ namespace segue::python {
 
 /// Wraps memory of Python on `device`; the array lives as long as the tensor.
 /// Only a `writable` tensor may be bound as a parameter. An array in the memory of the GPU that
-/// `device` is waits for what `stream` has been given by now, a CUstream. Throws InvalidArgument
-/// for memory that is neither the CPU's nor the device's, and element types that Segue lacks.
+/// `device` is waits for what `stream` has been given by now, a CUstream, or for the entry `behind`
+/// of the compute queue, which does; the stream waits for its last use when it is let go. Throws
+/// InvalidArgument for memory that is neither the CPU's nor the device's, and element types that
+/// Segue lacks.
 Tensor wrapArray(const DeviceRef &device, const nanobind::ndarray<nanobind::ro> &array, bool writable,
-                 std::optional<uintptr_t> stream = std::nullopt);
+                 std::optional<uintptr_t> stream = std::nullopt, std::optional<uint64_t> behind = std::nullopt);
 
 /// Returns the shape of an array, wherever it lies, and the name of its element type.
 nanobind::tuple describeArray(const nanobind::ndarray<nanobind::ro> &array);
@@ -36,6 +38,8 @@ struct TensorThere {
   Tensor tensor;
 };
 
+/// Returns true if others can use it where it lies, in the memory of a GPU.
+bool isThere(const Tensor &tensor);
 /// Returns DLPack's type and number of the GPU that the tensor is on.
 nanobind::tuple deviceOfView(const Tensor &tensor);
 /// The tensor as an array where it lies, in the memory of a GPU. `stream` is DLPack's: what is

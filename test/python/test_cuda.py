@@ -376,14 +376,15 @@ print("all of it")
 """
 
 
-def on_fake_gpus(script, folder):
+def on_fake_gpus(script, folder, before="", given=(), cache=""):
+    """Runs the script, with `before` ahead of what imports PyTorch; what it compiles twice is compiled once with a folder for it."""
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
-           "SEGUE_GPU_TWINS": str(folder), "FAKE_CUDA_TWINS": str(folder), "SEGUE_CACHE_DIR": ""}
+           "SEGUE_GPU_TWINS": str(folder), "FAKE_CUDA_TWINS": str(folder), "SEGUE_CACHE_DIR": cache}
     # The folder for temporary files may be memory, which is no disk.
     with tempfile.TemporaryDirectory(dir=BUILD) as disk:
-        done = subprocess.run([sys.executable, "-c", COMMON + script, os.path.join(ROOT, "examples"), disk, f"{BUILD}/bin/segue-run",
-                               os.path.join(ROOT, "test", "python")],
+        done = subprocess.run([sys.executable, "-c", "import sys\n" + before + COMMON + script, os.path.join(ROOT, "examples"), disk,
+                               f"{BUILD}/bin/segue-run", os.path.join(ROOT, "test", "python"), *given],
                               capture_output=True, text=True, timeout=240, env=env, cwd=folder)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]
 

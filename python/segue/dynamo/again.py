@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from ..errors import FallbackWarning, InvalidArgumentError
+from ..frontend.autocast import Around
 
 
 def differentiable_again(name: str, graph_module: torch.fx.GraphModule, compiled):
@@ -29,8 +30,8 @@ def differentiable_again(name: str, graph_module: torch.fx.GraphModule, compiled
         versions = [_version(a) for a in args]
         results = compiled(*args)
         if (node := _node_of(results)) is not None:
-            mode = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-            node.register_hook(_Again(name, graph_module, args, versions, [_place(r, node) for r in results], mode, node.next_functions))
+            places = [_place(r, node) for r in results]
+            node.register_hook(_Again(name, graph_module, args, versions, places, Around.now(), node.next_functions))
         return results
 
     return run
@@ -54,6 +55,10 @@ def _version(value) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
+def _random_states(gpus: list[int]) -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
+
+
 class _Again(NamedTuple):
     """A hook behind the node of one call: gives its gradients anew, where they are to be differentiated."""
 
@@ -62,7 +67,7 @@ class _Again(NamedTuple):
     args: tuple
     versions: list
     places: list
-    autocast: torch.dtype | None
+    autocast: Around
     edges: tuple
 
     def __call__(self, found, given):
@@ -85,11 +90,13 @@ class _Again(NamedTuple):
                 if (edge.node, edge.output_nr) in wanted:
                     inputs.append(arg)
                     places.append(wanted[edge.node, edge.output_nr])
-        before = torch.get_rng_state()
-        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
-            results = self.graph_module(*self.args)
-        if not torch.equal(before, torch.get_rng_state()):
-            torch.set_rng_state(before)
+        gpus = sorted({a.device.index for a in self.args if isinstance(a, torch.Tensor) and a.is_cuda})
+        with torch.random.fork_rng(gpus):
+            before = _random_states(gpus)
+            with self.autocast.entered():
+                results = self.graph_module(*self.args)
+            drew = any(not torch.equal(a, b) for a, b in zip(before, _random_states(gpus)))
+        if drew:
             raise InvalidArgumentError(f"{self.name}: a backward with create_graph=True runs forward again in PyTorch, which would draw other random "
                                        "numbers (dropout) than the call did")
         pairs = [(r, given[p]) for r, p in zip(results, self.places) if p is not None and given[p] is not None]

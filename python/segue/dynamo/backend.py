@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import re
+from dataclasses import replace
 from typing import Any, Mapping
 
 import torch
@@ -23,6 +24,7 @@ from .. import compile_process
 from ..budgets import device_and_budget
 from ..errors import Error, FallbackWarning
 from ..frontend.nodes import unsupported
+from ..tensors import require_on, spec_for
 from .again import differentiable_again
 from .decompositions import decompositions
 from .options import Options, checked
@@ -47,7 +49,7 @@ _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
 def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options: Mapping[str, Any] | None = None,
             mode: str | None = None):
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
-    chosen = checked(options, mode)
+    chosen = _placed(checked(options, mode), graph_module, example_inputs)
     # A fault of the caller is told, before a lack of Segue is worked around. The budget lives until a segment keeps it.
     kept = device_and_budget(chosen.spec, chosen.wanted_budget)  # noqa: F841
     compile_process.start()
@@ -62,6 +64,21 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
             outside = Outside(_name(graph_module), graph_module)
             outside.reasons = say(outside.name, [as_error(error, outside.name)], chosen, _WHOLE)
             return outside.compile(list(example_inputs))
+
+
+def _placed(options: Options, graph_module: torch.fx.GraphModule, example_inputs: list) -> Options:
+    """The options with the device where the arguments of the graph lie, unless it is said.
+
+    Raises
+    ------
+    InvalidArgumentError
+        An argument lies on a GPU that is not the device.
+    """
+    if options.device is None:
+        options = replace(options, device=spec_for(example_inputs))
+    named = [(argument.name, given) for argument, given in zip(_arguments(graph_module, example_inputs), example_inputs)]
+    require_on(options.device, named, "torch.compile")
+    return options
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ class Options:
 
     Attributes
     ----------
-    device : str
-        Spec of the device, as in `segue.compile`.
+    device : str or None
+        Spec of the device, as in `segue.compile`; default: the GPU that arguments of the segment lie on, or the CPU.
     threads : int or None
         Threads of the device; the same as ``threads=`` in the spec.
     fallback : str
@@ -43,7 +43,7 @@ class Options:
         The most that may lie there; default: half of what is free.
     """
 
-    device: str = "cpu"
+    device: str | None = None
     threads: int | None = None
     fallback: str = "warn"
     partition: str = "min_cut"
@@ -60,9 +60,8 @@ class Options:
     @property
     def spec(self) -> str:
         """The device with its threads."""
-        if self.threads is None:
-            return self.device
-        return f"{self.device}{',' if ':' in self.device else ':'}threads={self.threads}"
+        device = self.device or "cpu"
+        return device if self.threads is None else f"{device}{',' if ':' in device else ':'}threads={self.threads}"
 
 
 _CHOICES = {"fallback": ("warn", "error"), "partition": ("min_cut", "default")}

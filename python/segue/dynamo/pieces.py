@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..frontend.autocast import Around
 from ..frontend.writer import ELEMENT_TYPES
 
 #: Key of `node.meta["custom"]`: the node of TorchDynamo's graph that one of AOTAutograd's comes from.
@@ -48,15 +49,15 @@ _ENOUGH = 4
 
 
 class Mode(NamedTuple):
-    """The way a node is run: whether gradients are enabled, and the element type of autocast or None."""
+    """The way a node is run: whether gradients are enabled, and under which autocasts."""
 
     grad: bool
-    autocast: torch.dtype | None
+    autocast: Around
 
     @contextlib.contextmanager
     def entered(self):
         """A context for tracing or running what belongs to the mode."""
-        with torch.set_grad_enabled(self.grad), torch.autocast("cpu", self.autocast, enabled=self.autocast is not None):
+        with torch.set_grad_enabled(self.grad), self.autocast.entered():
             yield
 
 
@@ -181,17 +182,14 @@ def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
 
 def _modes(nodes) -> tuple[dict[Node, Mode], set[Node]]:
     """Returns how each node is run, and the nodes that only say so."""
-    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    mode, modes, switches, entered = Mode(torch.is_grad_enabled(), autocast), {}, set(), {}
+    mode, modes, switches, entered = Mode(torch.is_grad_enabled(), Around.now()), {}, set(), {}
     for node in nodes:
         if node.target is torch._C._set_grad_enabled:
             mode = mode._replace(grad=node.args[0])
             switches.add(node)
         elif node.target is torch.amp.autocast_mode._enter_autocast:
-            device, dtype, enabled = node.args[:3]
             entered[node] = mode
-            if device == "cpu":
-                mode = mode._replace(autocast=(dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+            mode = mode._replace(autocast=mode.autocast.within(*node.args[:3]))
             switches.add(node)
         elif node.target is torch.amp.autocast_mode._exit_autocast:
             mode = mode._replace(autocast=entered[node.args[0]].autocast)

@@ -32,7 +32,8 @@ from ..budgets import device_and_budget, loop_of
 from ..compile_process import compile_text
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
-from ..frontend.nodes import source_of
+from ..frontend.nodes import source_of, unsupported
+from ..tensors import gpu_of_spec
 from .checkpoints import forget_regions, unwrap_random
 from .equal_nodes import merge_equal
 from .options import Options
@@ -140,6 +141,7 @@ class Segment:
         self._views = views_of(forward, torch._guards.TracingContext.get().fw_metadata, outputs)
         symbolic = self._symbols or any(isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat)) for n in self._inputs)
         try:
+            self._require_one_gpu()
             # Constants in the graph are real tensors; AOTAutograd calls with fake ones about.
             with torch._subclasses.fake_tensor.unset_fake_temporarily():
                 self._variant(self._hints())
@@ -154,6 +156,16 @@ class Segment:
             if self._views is not None:
                 self._views.with_bases = None
         return _boxed(self._run_forward)
+
+    def _require_one_gpu(self) -> None:
+        """Raises FallBack where the graph brings tensors to a GPU that is not the device."""
+        gpu = gpu_of_spec(self.options.spec)
+        graphs = [g for g in (self._forward, self._backward) if g is not None]
+        elsewhere = [n for g in graphs for n in g.graph.nodes
+                     if isinstance(x := n.meta.get("val"), torch.Tensor) and x.device.type == "cuda" and x.device.index != gpu]
+        if elsewhere:
+            place = elsewhere[0].meta["val"].device
+            raise FallBack([unsupported(elsewhere[0], f"it lies on {place}, and the device is {self.options.spec!r}; keep a model on one GPU")])
 
     def _named_inputs(self) -> list[Primal]:
         primals, changed = [], set(torch._guards.TracingContext.get().fw_metadata.mutated_inp_runtime_indices)

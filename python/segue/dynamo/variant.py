@@ -23,7 +23,7 @@ from .. import _runtime, verify
 from ..budgets import DeviceBudget, loop_of
 from ..errors import InvalidArgumentError
 from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Empty, Given, Gradient, Output, Saved
-from ..tensors import wrap
+from ..tensors import Order, give, stream_of, wrap
 from .report import COUNTERS
 
 #: By the address of the placeholder.
@@ -59,7 +59,10 @@ class Variant:
             verify.verify_values(self._unverified, self.name, {name: args[position] for position, name in self._inputs},
                                  training=False)
             self._unverified = None
-        values = {name: self._wrap(position, args[position]) for position, name in self._inputs}
+        with Order(self.device) as order:
+            return self._forward(args, {name: self._wrap(position, args[position], order) for position, name in self._inputs})
+
+    def _forward(self, args: list, values: dict) -> tuple[list, int]:
         if self._random:
             # A new seed per call from torch's generator, so that torch.manual_seed counts.
             values[SEED] = _runtime.Tensor.scalar_i64(self.device, int(torch.randint(0, 2**62, ()).item()))
@@ -80,14 +83,14 @@ class Variant:
     def _result(self, result, given, outputs, placeholder, memo=None):
         if isinstance(result, Output):
             if memo is None:
-                return _torch(outputs[result.index], result.order)
+                return _torch(outputs[result.index], result)
             if result.index not in memo:
-                memo[result.index] = _torch(outputs[result.index], result.order)
+                memo[result.index] = _torch(outputs[result.index], result)
             return memo[result.index]
         if isinstance(result, Given):
             return given
         if isinstance(result, Empty):
-            return torch.empty(result.shape, dtype=result.dtype)
+            return torch.empty(result.shape, dtype=result.dtype, device=result.device)
         return placeholder if isinstance(result, Saved) else result.value
 
     def _forward_in_the_open(self, values, given):
@@ -100,7 +103,7 @@ class Variant:
         for result, tensor in zip(self._results, given):
             if isinstance(result, Saved):
                 source = values[SEED] if result.name == SEED else named.get(result.name)
-                results.append(torch.empty(0) if source is None else torch.from_dlpack(source))
+                results.append(torch.empty(0, device=result.device) if source is None else give(source, _kind_on(result.device)))
             else:
                 results.append(self._result(result, tensor, outputs, None, memo))
         return results
@@ -109,24 +112,28 @@ class Variant:
 
     def backward(self, args: list, kept: Kept | None) -> list:
         """Gradients of the arguments of forward. `kept` is what forward kept in the runtime, if it did."""
+        with Order(self.device) as order:
+            return self._backward(args, kept, order)
+
+    def _backward(self, args: list, kept: Kept | None, order: Order) -> list:
         plan = self._plan
-        gradients = {name: wrap(args[position] if order is None else args[position].permute(order), self.device)
-                     for position, name, order in plan.gradients}
+        gradients = {name: wrap(args[position] if dims is None else args[position].permute(dims), self.device, order)
+                     for position, name, dims in plan.gradients}
         passed = [args[r.position] if isinstance(r, Given) else None for r in plan.results]
         if kept is not None:
             token, values = kept.token, None
         else:
             token = _runtime.Token()
-            values = {name: wrap(args[position], self.device) for position, name in plan.values}
-            values |= {name: self._unhidden(name, args[position]) for position, name in plan.saved if name is not None}
+            values = {name: wrap(args[position], self.device, order) for position, name in plan.values}
+            values |= {name: self._unhidden(name, args[position], order) for position, name in plan.saved if name is not None}
         args.clear()
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         found = self.module.backward(token, gradients, keep, values, loop_of(self.device))
-        return [torch.from_dlpack(found[r.name]) if isinstance(r, Gradient) else p if isinstance(r, Given) else
-                torch.empty(r.shape, dtype=r.dtype) if isinstance(r, Empty) else r.value
+        return [give(found[r.name], _kind_on(r.device)) if isinstance(r, Gradient) else p if isinstance(r, Given) else
+                torch.empty(r.shape, dtype=r.dtype, device=r.device) if isinstance(r, Empty) else r.value
                 for r, p in zip(plan.results, passed)]
 
-    def _unhidden(self, name: str, tensor: torch.Tensor) -> "_runtime.Tensor":
+    def _unhidden(self, name: str, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
         """A saved tensor that hooks gave back."""
         wanted = next(v for v in self.module.program("backward").inputs if v.name == name)
         if tuple(tensor.shape) != tuple(wanted.shape):
@@ -134,7 +141,7 @@ class Variant:
                 f"{self.name}: a saved tensor is a {tensor.dtype} of shape {list(tensor.shape)} where backward wants "
                 f"{wanted!r}: its placeholder was copied and dropped. Saved values stay in the runtime; enter saved-tensor "
                 "hooks before forward, so that it gives them out")
-        return wrap(tensor, self.device)
+        return wrap(tensor, self.device, order)
 
     def fits(self, args: list) -> bool:
         """True if the arguments of a backward have the sizes of this variant."""
@@ -144,14 +151,16 @@ class Variant:
 
     # --- tensors --------------------------------------------------------------------------
 
-    def _wrap(self, position: int, tensor: torch.Tensor) -> "_runtime.Tensor":
+    def _wrap(self, position: int, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
         """Parameters and buffers are wrapped again only where their memory is another one."""
         if position not in self._static:
-            return wrap(tensor, self.device)
+            return wrap(tensor, self.device, order)
         known = self._wrapped.get(position)
         if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride():
-            known = (tensor.data_ptr(), tensor.stride(), wrap(tensor, self.device))
+            known = (tensor.data_ptr(), tensor.stride(), wrap(tensor, self.device, order))
             self._wrapped[position] = known
+        elif tensor.is_cuda:
+            known[2].go_behind(order.behind(stream_of(tensor)))
         return known[2]
 
     def counters(self) -> dict[str, int]:
@@ -210,8 +219,12 @@ def hooks_are_active() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def _torch(tensor: "_runtime.Tensor", order: tuple[int, ...] | None) -> torch.Tensor:
-    result = torch.from_dlpack(tensor)
+def _kind_on(device: torch.device) -> str:
+    return "torch there" if device.type == "cuda" else "torch"
+
+
+def _torch(tensor: "_runtime.Tensor", wanted: Output) -> torch.Tensor:
+    result, order = give(tensor, _kind_on(wanted.device)), wanted.order
     if order is None:
         return result
     back = sorted(range(len(order)), key=order.__getitem__)

@@ -44,11 +44,16 @@ _CASTS = {"aten._to_copy.default", "prims.convert_element_type.default"}
 _NEVER_AGAIN = {"aten.mm.default", "aten.addmm.default", "aten.bmm.default"}
 
 
+_CPU = torch.device("cpu")
+
+
 class Output(NamedTuple):
-    """An output of the program. With `order`, it lies so that its dimensions in this order are dense."""
+    """An output of the program. With `order`, it lies so that its dimensions in this order are dense. `device` is where PyTorch has it,
+    here and in the next ones."""
 
     index: int
     order: tuple[int, ...] | None = None
+    device: torch.device = _CPU
 
 
 class Given(NamedTuple):
@@ -68,18 +73,21 @@ class Empty(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device = _CPU
 
 
 class Saved(NamedTuple):
     """A saved tensor that stays in the runtime; `name` of the base behind it, if there is one."""
 
     name: str | None
+    device: torch.device = _CPU
 
 
 class Gradient(NamedTuple):
     """The gradient that backward gives for the input of that name."""
 
     name: str
+    device: torch.device = _CPU
 
 
 @dataclass
@@ -263,14 +271,14 @@ class _Capture:
         if not isinstance(value, Value):
             return Constant(value)
         if value.is_empty:
-            return Empty(value.shape, value.dtype)
+            return Empty(value.shape, value.dtype, node.meta["val"].device)
         order = _order(node.meta["val"], translator)
         if order is not None:
             value = writer.transpose(value, order)
         else:
             self.indices.setdefault(node, len(self.results))
         self.results.append(Port(value, f"out{index}", "output", order))
-        return Output(len(self.results) - 1, order)
+        return Output(len(self.results) - 1, order, node.meta["val"].device)
 
     def _bases(self, translator) -> dict[torch.fx.Node, torch.fx.Node | None]:
         """Returns for each saved node what must be kept for it: the node of a base, or None where nothing must."""
@@ -306,18 +314,18 @@ class _Capture:
             return Constant(node)
         value = node.meta["val"]
         if node not in bases:
-            return Empty(translator.shape(value), value.dtype) if isinstance(value, torch.Tensor) else Constant(
+            return Empty(translator.shape(value), value.dtype, value.device) if isinstance(value, torch.Tensor) else Constant(
                 translator.number(value))
         base = bases[node]
         if base is None:
-            return Saved(SEED if any(str(n.target) in RANDOM for n in _cone(node, None)) else None)
+            return Saved(SEED if any(str(n.target) in RANDOM for n in _cone(node, None)) else None, value.device)
         if self._stays(base):
             return Given(self.positions[base])
         if base not in self.indices:
             self.indices[base] = len(self.results)
             self.results.append(Port(env[base], f"saved.{base.name}", "saved"))
         port = self.results[self.indices[base]]
-        return Output(self.indices[base]) if port.role == "output" else Saved(port.name)
+        return Output(self.indices[base], device=value.device) if port.role == "output" else Saved(port.name, value.device)
 
     # --- backward -------------------------------------------------------------------
 
@@ -396,10 +404,10 @@ class _Capture:
             elif not isinstance(env[node], Value):
                 plan.results.append(Constant(env[node]))
             elif env[node].is_empty:
-                plan.results.append(Empty(env[node].shape, env[node].dtype))
+                plan.results.append(Empty(env[node].shape, env[node].dtype, node.meta["val"].device))
             else:
                 results.append((env[node], port_attributes(f"grad.{primal.name}", "gradient", primal.name)))
-                plan.results.append(Gradient(primal.name))
+                plan.results.append(Gradient(primal.name, node.meta["val"].device))
         ports = list(arguments.values()) + ([_seed_port()] if writer.uses_random else [])
         return plan, writer.function("backward", ports, results) + "\n", writer.uses_random
 

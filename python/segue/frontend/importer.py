@@ -25,9 +25,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
-from .autocast import ambient
+from .autocast import Around, place_of
 from .nodes import TORCH, NodeTranslator
-from .parts import tracing
+from .parts import tracing, without_cudnn
 from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
 
@@ -79,7 +79,7 @@ def exported(module, args, kwargs):
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module):
+        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), without_cudnn():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
@@ -177,7 +177,8 @@ class _Importer:
 
     def run(self, in_spec, signature) -> Captured:
         self._bind_placeholders()
-        NodeTranslator(self.writer, autocast=ambient(), takes_apart=True).translate(self.program.graph_module, self.env)
+        place = place_of(t for t in (*self.module.parameters(), *self.module.buffers(), *self.leaves) if isinstance(t, torch.Tensor))
+        NodeTranslator(self.writer, autocast=Around.now(), place=place, takes_apart=True).translate(self.program.graph_module, self.env)
         results, result_leaves, returned = self._results()
         if self.writer.uses_random:
             for name in ("seed", "step"):

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedOpError
 from . import lacking, ops
-from .autocast import Autocast
+from .autocast import Around, Autocast
 from .ops.table import NodeBuilder, Unsupported
 from .parts import Operand, parts_of
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
@@ -50,18 +50,20 @@ class NodeTranslator:
     refusals : list, optional
         Where given, an operator that cannot be translated is entered here, as the error that it would
         raise, and what depends on it is tried nevertheless: so that all of them can be named at once.
-    autocast : torch.dtype, optional
-        Of the autocast under which the graph was captured, where its casts are not in the graph.
+    autocast : Around
+        What the graph was captured under, where its casts are not in the graph.
+    place : str
+        Of its tensors, ``cpu`` or ``cuda``.
     takes_apart : bool
         Operators without a lowering are written in terms of others, where PyTorch or Segue knows how.
     """
 
     def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None,
-                 autocast: torch.dtype | None = None, takes_apart: bool = False):
+                 autocast: Around = Around(), place: str = "cpu", takes_apart: bool = False):
         self.writer = writer
         self.takes_apart = takes_apart
         self._whole: torch.fx.Node | None = None  # the node of which parts are being translated
-        self.autocast = Autocast(writer, autocast)
+        self.autocast = Autocast(writer, autocast, place)
         self.symbols = symbols or {}
         self.refusals = refusals
 
@@ -180,7 +182,7 @@ class NodeTranslator:
             return Operand(value.shape, strides.get(value.name) or torch.empty(value.shape, device="meta").stride(), value.dtype)
 
         args, kwargs = pytree.tree_map_only(Value, operand, (tuple(args), dict(kwargs)))
-        parts = parts_of(node.target, args, kwargs, used, self.autocast.dtype)
+        parts = parts_of(node.target, args, kwargs, used, self.autocast.around, self.autocast.place)
         if parts is None:
             raise self._without_lowering(node)
         around, self._whole = self._whole, self._whole or node
@@ -221,9 +223,8 @@ class NodeTranslator:
         operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         around = self.autocast
-        if str(node.target) == "wrap_with_autocast" and node.args[0] == "cpu":
-            _, dtype, enabled = node.args[:3]
-            self.autocast = Autocast(self.writer, (dtype or torch.get_autocast_dtype("cpu")) if enabled else None)
+        if str(node.target) == "wrap_with_autocast":
+            self.autocast = Autocast(self.writer, around.around.within(*node.args[:3]), around.place)
         answer = self.translate(inner, dict(zip(placeholders, operands)))
         self.autocast = around
         if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:

@@ -12,6 +12,7 @@ times over, to take a single operator of it apart.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,10 +25,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from . import recurrent
+from .autocast import Around
 from .decompositions.slopes import differentiable
 
 #: Held by whoever traces or exports: PyTorch patches modules meanwhile and keeps its state per process, so that two threads break each other.
 tracing = threading.RLock()
+
+
+@contextlib.contextmanager
+def without_cudnn():
+    """Has PyTorch trace what it runs without cuDNN: operators on a GPU then go on to those that are there on the CPU, too."""
+    was_enabled = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_enabled(was_enabled)
 
 
 @dataclass(frozen=True)
@@ -46,11 +59,12 @@ class _Call(NamedTuple):
     leaves: tuple[tuple[Any, str], ...]
     spec: pytree.TreeSpec
     used: frozenset[int]
-    autocast: torch.dtype | None
+    autocast: Around
+    place: str
     default: torch.dtype
 
 
-def parts_of(target: Any, args, kwargs, used: Iterable[int], autocast: torch.dtype | None) -> torch.fx.GraphModule | None:
+def parts_of(target: Any, args, kwargs, used: Iterable[int], autocast: Around, place: str) -> torch.fx.GraphModule | None:
     """The graph of what a call gives, its placeholders the operands in their order; None where nothing takes the operator apart.
 
     Its nodes know of their results what those of `torch.export` know. It belongs to all who call this: do not change it.
@@ -61,15 +75,15 @@ def parts_of(target: Any, args, kwargs, used: Iterable[int], autocast: torch.dty
         What the operator is called with; an `Operand` in the place of each tensor.
     used
         Which of several results are read. None stands for the others: what PyTorch gives there, parts may not.
-    autocast
-        The element type of the autocast around the call, or None.
+    autocast, place
+        The autocasts around the call, and where its tensors lie.
     """
     if not isinstance(target, torch._ops.OpOverload) or _function(target) is None:
         return None
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
     numbered = tuple((x, repr(x) if isinstance(x, (int, float)) else "") for x in leaves)
     with tracing:
-        return _traced(_Call(target, numbered, spec, frozenset(used), autocast, torch.get_default_dtype()))
+        return _traced(_Call(target, numbered, spec, frozenset(used), autocast, place, torch.get_default_dtype()))
 
 
 @lru_cache(maxsize=None)
@@ -97,8 +111,10 @@ def _traced(call: _Call) -> torch.fx.GraphModule | None:
     function = _function(call.target)
     leaves = [x for x, _ in call.leaves]
     places = [i for i, x in enumerate(leaves) if isinstance(x, Operand)]
+    # On a GPU only for its autocast: some of PyTorch's functions would go on to operators of its own there.
+    device = "cuda:0" if call.place == "cuda" and call.autocast.cuda is not None else "cpu"
     with FakeTensorMode():
-        tensors = [torch.empty_strided(leaves[i].shape, leaves[i].strides, dtype=leaves[i].dtype) for i in places]
+        tensors = [torch.empty_strided(leaves[i].shape, leaves[i].strides, dtype=leaves[i].dtype, device=device) for i in places]
 
     def of_tensors(*tensors):
         given = dict(zip(places, tensors))
@@ -109,7 +125,7 @@ def _traced(call: _Call) -> torch.fx.GraphModule | None:
         return found
 
     # Autocast keeps what it casts a weight to, and these tensors have no values that could be kept.
-    with torch.autocast("cpu", dtype=call.autocast, enabled=call.autocast is not None, cache_enabled=False):
+    with call.autocast.entered(cache_enabled=False):
         try:
             # Before autograd, composite operators are whole, which may be all that there is.
             graph_module = make_fx(of_tensors, tracing_mode="fake", pre_dispatch=True)(*tensors)

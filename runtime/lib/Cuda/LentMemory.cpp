@@ -29,29 +29,7 @@ void LentMemory::lend(const void *data, uint64_t bytes) {
                                                                : std::string("no memory of a GPU")) +
                       " was given as one of its own");
   }
-  auto begin = reinterpret_cast<uintptr_t>(data);
-  std::lock_guard lock(mutex_);
-  ranges_.emplace(begin + bytes, begin);
-}
-
-void LentMemory::takeBack(const void *data, uint64_t bytes) noexcept {
-  auto begin = reinterpret_cast<uintptr_t>(data);
-  std::lock_guard lock(mutex_);
-  auto [first, last] = ranges_.equal_range(begin + bytes);
-  for (auto range = first; range != last; ++range)
-    if (range->second == begin) {
-      ranges_.erase(range);
-      return;
-    }
-}
-
-bool LentMemory::holds(const void *address) const {
-  auto at = reinterpret_cast<uintptr_t>(address);
-  std::shared_lock lock(mutex_);
-  for (auto range = ranges_.upper_bound(at); range != ranges_.end(); ++range)
-    if (range->second <= at)
-      return true;
-  return false;
+  ranges_.lend(data, bytes);
 }
 
 } // namespace segue::inline runtime::cuda

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Which addresses outside of the device's own ranges commands may compute on.
+// What others lend of the memory of this GPU, as the driver knows it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,9 +13,7 @@
 #define SEGUE_LIB_CUDA_LENTMEMORY_H
 
 #include "Context.h"
-#include <map>
-#include <mutex>
-#include <shared_mutex>
+#include "../Drivers/LentRanges.h"
 
 namespace segue::inline runtime::cuda {
 
@@ -26,15 +24,12 @@ public:
 
   /// Throws InvalidArgument if it is not memory of this GPU.
   void lend(const void *data, uint64_t bytes);
-  void takeBack(const void *data, uint64_t bytes) noexcept;
-  /// Returns true if `address` is in what somebody has lent.
-  bool holds(const void *address) const;
+  void takeBack(const void *data, uint64_t bytes) noexcept { ranges_.takeBack(data, bytes); }
+  bool holds(const void *address) const { return ranges_.holds(address); }
 
 private:
   const Context &context_;
-  mutable std::shared_mutex mutex_;
-  /// The ranges by their ends, with their begins: some may lie in others.
-  std::multimap<uintptr_t, uintptr_t> ranges_;
+  LentRanges ranges_;
 };
 
 } // namespace segue::inline runtime::cuda

@@ -20,6 +20,7 @@
 #include "HostEngine.h"
 #include "HostKernels.h"
 #include "KernelLaunch.h"
+#include "LentRanges.h"
 #include "RunWork.h"
 #include "SimAdversary.h"
 #include "SimFaults.h"
@@ -57,6 +58,15 @@ public:
   }
   std::optional<LinkSpeed> diskLink() const override { return profile_.diskLink; }
   int threads() const override { return engine_.threads().count(); }
+
+  bool computesOn(const void *address) const override { return isOnDevice(address); }
+  /// The twin of a GPU computes on what stands for memory of others there, and looks at none of it.
+  void lendMemory(const void *data, uint64_t bytes) override {
+    if (!clock_)
+      return Device::lendMemory(data, bytes);
+    lent_.lend(data, bytes);
+  }
+  void takeBackMemory(const void *data, uint64_t bytes) noexcept override { lent_.takeBack(data, bytes); }
 
   MemoryBlock takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) override {
     if (faults_ && space != Space::Host && faults_->allocationFails(space))
@@ -100,6 +110,7 @@ public:
 private:
   void copyNow(void *target, const void *source, uint64_t bytes);
   bool isOnDisk(const void *address) const { return disk_ && disk_->holds(address); }
+  bool isOnDevice(const void *address) const { return ram_.isOnDevice(address) || (clock_ && lent_.holds(address)); }
 
   SimProfile profile_;
   std::unique_ptr<const DiskSpace> disk_;
@@ -107,6 +118,7 @@ private:
   StreamEngine streamEngine_{engine_};
   SimLink toDevice_, toHost_;
   SimMemory ram_;
+  LentRanges lent_;
   std::optional<SimFaults> faults_;
   std::unique_ptr<SimQueues> queues_;
   /// The queues, if they keep virtual time.
@@ -139,7 +151,7 @@ SimDevice::SimDevice(const SimProfile &profile, std::unique_ptr<const DiskSpace>
 }
 
 void SimDevice::copyNow(void *target, const void *source, uint64_t bytes) {
-  bool fromDevice = ram_.isOnDevice(source), onDevice = ram_.isOnDevice(target);
+  bool fromDevice = isOnDevice(source), onDevice = isOnDevice(target);
   if (clock_) {
     if (fromDevice != onDevice)
       clock_->waitFor(onDevice ? Queue::HostToDevice : Queue::DeviceToHost, {.linkBytes = bytes});
@@ -171,7 +183,7 @@ void SimDevice::copyNow(void *target, const void *source, uint64_t bytes) {
 }
 
 void SimDevice::relayout(const CopyPlan &plan, const void *source, void *target) {
-  if (ram_.isOnDevice(source) != ram_.isOnDevice(target))
+  if (isOnDevice(source) != isOnDevice(target))
     throw Error(ErrorCode::InvalidArgument, "device \"" + profile_.name +
                                                 "\": a relayout stays within one memory; copy between the host and "
                                                 "the device first");

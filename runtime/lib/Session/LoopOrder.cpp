@@ -11,8 +11,8 @@
 
 namespace segue::inline runtime {
 
-/// What lies on the device already is not in a twin's books: scalars, such as the seed of a
-/// call, are too small to matter.
+/// What lies on the device already and is not somebody else's is in no twin's books: scalars, such as the seed
+/// of a call, are too small to matter.
 static constexpr uint64_t scalarBytes = 4096;
 
 void LoopOrder::clear() { *this = {}; }
@@ -38,9 +38,10 @@ size_t LoopOrder::indexOf(const Tensor &tensor) {
   auto [entry, isNew] = indices_.try_emplace({tensor.storage()->id(), offset}, tensors_.size());
   if (!isNew)
     return entry->second;
-  if (!isHostSpace(tensor.desc().layout.space) && tensor.desc().spanBytes() > scalarBytes)
+  bool isExternal = tensor.storage()->isExternal();
+  if (!isExternal && !isHostSpace(tensor.desc().layout.space) && tensor.desc().spanBytes() > scalarBytes)
     refuse("a call was given a tensor that lies on the device");
-  tensors_.push_back({tensor.sharedDesc(), tensor.bytes(), tensor.storage()->isExternal()});
+  tensors_.push_back({tensor.sharedDesc(), tensor.bytes(), isExternal});
   return entry->second;
 }
 

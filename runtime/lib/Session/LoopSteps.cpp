@@ -14,7 +14,7 @@ namespace segue::inline runtime {
 /// Stands for a tensor of the calls: as it lies there, and without values.
 static Tensor standIn(const DeviceRef &device, const LoopOrder::Given &given) {
   if (given.isExternal)
-    return Tensor::wrap(device, *given.desc, given.address, [] {}, /*writable=*/false);
+    return Tensor::wrap(device, *given.desc, given.address, [] {}, /*writable=*/false, given.desc->layout.space);
   TensorDesc desc = *given.desc;
   desc.layout.offset = 0;
   return Tensor::empty(device, std::move(desc));

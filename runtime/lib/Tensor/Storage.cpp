@@ -70,6 +70,18 @@ std::shared_ptr<Storage> Storage::wrap(DeviceRef device, void *data, uint64_t by
   return storage;
 }
 
+/// The owner of the memory may do with it what he likes from here on, on his stream if he has one.
+void Storage::awaitUses() noexcept {
+  if (uses_.empty())
+    return;
+  if (!ownerStream_)
+    return device_->wait(uses_);
+  try {
+    device_->letStreamWait(ownerStream_, uses_);
+  } catch (const std::exception &) { // a device that failed uses nothing any more
+  }
+}
+
 void Storage::free() noexcept {
   if (freed_)
     return;
@@ -78,9 +90,7 @@ void Storage::free() noexcept {
     copies->forget(id_);
   if (external_) {
     if (release_) {
-      // The owner of the memory may do with it what he likes from here on.
-      if (!uses_.empty())
-        device_->wait(uses_);
+      awaitUses();
       if (space_ != Space::Host)
         device_->takeBackMemory(data_, bytes_);
       release_();

@@ -101,6 +101,10 @@ public:
   /// the host reads it only if the space is the host's, or the device's memory is unified.
   std::byte *data() const { return data_; }
 
+  /// When memory of somebody else is let go, `stream`, which is its owner's, waits for the queued work on it
+  /// (Device::letStreamWait), and not the host.
+  void letGoBehind(void *stream) { ownerStream_ = stream; }
+
   /// Returns true if the memory belongs to somebody else.
   bool isExternal() const { return external_; }
   bool isWritable() const { return writable_; }
@@ -159,6 +163,8 @@ private:
   friend class Compactor;
   Storage() = default;
 
+  void awaitUses() noexcept;
+
   /// Notes that queued work at `moved` has brought the bytes to another address.
   void moveTo(std::byte *data, const Fence &moved) {
     data_ = data;
@@ -178,6 +184,7 @@ private:
   std::atomic<bool> retained_{true}, donated_{false};
   std::atomic<DerivedCopies *> derived_{nullptr};
   std::function<void()> release_;
+  void *ownerStream_ = nullptr;
   std::atomic<uint64_t> version_{0};
   Fence writes_, uses_;
   std::shared_ptr<Outcome> outcome_;
