@@ -4,8 +4,10 @@ A test is a file with RUN lines. Every process it starts is limited in memory
 and processor time, so that a pass that never ends stops alone.
 """
 
+import glob
 import os
 import resource
+import shutil
 
 import lit.formats
 
@@ -42,6 +44,13 @@ config.environment["PATH"] = os.pathsep.join(
 # What a test compiles is signed with a key of this build, and runs unasked.
 config.environment["XDG_DATA_HOME"] = os.path.join(config.segue_binary_dir, "check", "data")
 config.environment["FILECHECK_OPTS"] = "--enable-var-scope --allow-unused-prefixes=false"
+
+# NVIDIA's ptxas makes cubins: a wheel of the environment of the Python tests, or one of the machine.
+packages = os.path.join(os.path.dirname(config.python_executable), "..", "lib", "python3*", "site-packages")
+ptxas = glob.glob(os.path.join(packages, "nvidia", "cu13", "bin", "ptxas")) or [shutil.which("ptxas")]
+if ptxas[0]:
+    config.environment["SEGUE_PTXAS"] = ptxas[0]
+    config.available_features.add("ptxas")
 
 config.substitutions.append(("%python", f"timeout {CPU_LIMIT_S} {config.python_executable}"))
 config.substitutions.append(("%segue_source", config.segue_source_dir))

@@ -107,6 +107,30 @@ static void sign(ModuleOp module, const CompileOptions &options, const OwnSettin
   module->setAttr(prog::ProgDialect::kOptionsAttr, kept.getDictionary(module.getContext()));
 }
 
+std::string segue::readTargets(ArrayRef<std::string> targets, CompileOptions &options) {
+  options.v3 = options.v4 = false;
+  for (const std::string &target : targets) {
+    options.v3 |= target == "x86-64-v3";
+    options.v4 |= target == "x86-64-v4";
+    if (target == "x86-64-v3" || target == "x86-64-v4")
+      continue;
+    std::string known = "x86-64-v3, x86-64-v4";
+    unsigned found = 0;
+    for (unsigned capability : gpuCapabilities()) {
+      std::string name = "sm_" + std::to_string(capability);
+      found = target == name ? capability : found;
+      known += ", " + name;
+    }
+    if (!found)
+      return "unknown target \"" + target + "\"; known are " + known;
+    if (!llvm::is_contained(options.cubins.capabilities, found))
+      options.cubins.capabilities.push_back(found);
+  }
+  llvm::sort(options.cubins.capabilities);
+  options.gpuCapability = options.cubins.capabilities.empty() ? 0 : options.cubins.capabilities.front();
+  return "";
+}
+
 namespace {
 /// Runs the parts of a compilation, each in its own timing scope.
 class Compilation {
@@ -163,7 +187,7 @@ public:
       return failure();
     {
       TimingScope scope = timing ? timing->nest("kernels to ELF") : TimingScope();
-      if (failed(attachKernels(module, target, options.gpuCapability, options.gpuTwins)))
+      if (failed(attachKernels(module, target, options)))
         return failure();
     }
     sign(module, options, own);

@@ -25,8 +25,8 @@
 using namespace mlir;
 using namespace segue;
 
-/// Adds a segment behind those that are there, and returns its name.
-static FlatSymbolRefAttr addSegment(ModuleOp module, prog::SegmentKind kind, StringRef bytes) {
+/// Adds a segment behind those that are there, and returns its name. `capability` is that of a cubin.
+static FlatSymbolRefAttr addSegment(ModuleOp module, prog::SegmentKind kind, StringRef bytes, unsigned capability = 0) {
   OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
   unsigned number = 0;
   for (auto segment : module.getOps<prog::SegmentOp>()) {
@@ -38,7 +38,7 @@ static FlatSymbolRefAttr addSegment(ModuleOp module, prog::SegmentKind kind, Str
   AsmResourceBlob blob = HeapAsmResourceBlob::allocateAndCopyWithAlign(ArrayRef<char>(bytes.data(), bytes.size()),
                                                                        prog::kAlignment, /*dataIsMutable=*/false);
   prog::SegmentOp::create(builder, builder.getUnknownLoc(), name, kind, prog::kAlignment,
-                          DenseResourceElementsAttr::get(type, name, std::move(blob)));
+                          DenseResourceElementsAttr::get(type, name, std::move(blob)), capability);
   return FlatSymbolRefAttr::get(module.getContext(), name);
 }
 
@@ -113,17 +113,15 @@ static void noteAlignments(ModuleOp module, ModuleOp kernels) {
       kernel->setAttr(kGpuAlignmentsAttr, DenseI64ArrayAttr::get(module.getContext(), found->second));
 }
 
-static LogicalResult writeTwins(ModuleOp kernels, StringRef ptx, StringRef folder) {
-  FailureOr<std::string> elf = compileGpuTwins(kernels);
-  if (failed(elf))
-    return failure();
+/// Writes what a fake driver finds by the hash of `image`. In one step: a process may have the file mapped that another
+/// compilation of the same kernels left there.
+static LogicalResult leave(ModuleOp kernels, StringRef folder, StringRef image, StringRef ending, StringRef content) {
   SmallString<128> path(folder);
   std::string name;
-  llvm::raw_string_ostream(name) << llvm::format_hex_no_prefix(llvm::xxh3_64bits(ptx), 16) << ".so";
+  llvm::raw_string_ostream(name) << llvm::format_hex_no_prefix(llvm::xxh3_64bits(image), 16) << ending;
   llvm::sys::path::append(path, name);
-  // In one step: a process may have the file mapped that another compilation of the same kernels left there.
   llvm::Error error = llvm::writeToOutput(path, [&](raw_ostream &file) {
-    file << *elf;
+    file << content;
     return llvm::Error::success();
   });
   if (error)
@@ -131,33 +129,52 @@ static LogicalResult writeTwins(ModuleOp kernels, StringRef ptx, StringRef folde
   return success();
 }
 
-static LogicalResult attachForGpus(ModuleOp module, ModuleOp kernels, unsigned capability, StringRef twins) {
+static LogicalResult leaveTwins(ModuleOp kernels, StringRef folder, StringRef ptx, ArrayRef<std::string> cubins) {
+  FailureOr<std::string> elf = compileGpuTwins(kernels);
+  if (failed(elf) || failed(leave(kernels, folder, ptx, ".so", *elf)))
+    return failure();
+  for (const std::string &cubin : cubins)
+    if (failed(leave(kernels, folder, cubin, ".ptx", ptx)))
+      return failure();
+  return success();
+}
+
+static LogicalResult attachForGpus(ModuleOp module, ModuleOp kernels, const CompileOptions &options) {
   if (kernels.getBody()->empty())
     return success();
   noteAlignments(module, kernels);
-  FailureOr<std::string> ptx = gpuKernelsToPTX(kernels, capability);
-  if (failed(ptx) || (!twins.empty() && failed(writeTwins(kernels, *ptx, twins))))
+  FailureOr<std::string> ptx = gpuKernelsToPTX(kernels, options.gpuCapability);
+  if (failed(ptx))
     return failure();
-  FlatSymbolRefAttr segment = addSegment(module, prog::SegmentKind::Ptx, *ptx);
+  FailureOr<SmallVector<std::string>> cubins = SmallVector<std::string>();
+  if (!options.cubins.ptxas.empty())
+    cubins = assembleCubins(module, *ptx, options.cubins);
+  if (failed(cubins) || (!options.gpuTwins.empty() && failed(leaveTwins(kernels, options.gpuTwins, *ptx, *cubins))))
+    return failure();
+  SmallVector<std::pair<prog::Isa, FlatSymbolRefAttr>> forms;
+  forms.emplace_back(prog::Isa::Ptx, addSegment(module, prog::SegmentKind::Ptx, *ptx));
+  for (auto [capability, cubin] : llvm::zip(options.cubins.capabilities, *cubins))
+    forms.emplace_back(prog::Isa::Cubin, addSegment(module, prog::SegmentKind::Cubin, cubin, capability));
   SymbolTable symbols(module);
-  MLIRContext *context = module.getContext();
   for (auto kernel : kernels.getOps<func::FuncOp>()) {
     uint64_t blocks = kernel->getAttrOfType<IntegerAttr>(kGpuBlocksAttr).getInt();
-    Attribute variant = prog::VariantAttr::get(context, prog::Isa::Ptx, kernel.getNameAttr(), segment, blocks);
-    if (failed(addVariants(module, symbols, kernel.getName(), variant)))
+    SmallVector<Attribute> variants;
+    for (auto [isa, segment] : forms)
+      variants.push_back(prog::VariantAttr::get(module.getContext(), isa, kernel.getNameAttr(), segment, blocks));
+    if (failed(addVariants(module, symbols, kernel.getName(), variants)))
       return failure();
   }
   return success();
 }
 
-LogicalResult segue::attachKernels(ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability, StringRef twins) {
+LogicalResult segue::attachKernels(ModuleOp module, const CPUTargetOptions &target, const CompileOptions &options) {
   if (auto kernels = module.lookupSymbol<ModuleOp>(SegueDialect::kKernelsModule)) {
     if ((target.v3 || target.v4) && failed(attachForProcessors(module, kernels, target)))
       return failure();
     kernels.erase();
   }
   if (auto kernels = module.lookupSymbol<ModuleOp>(kGpuKernelsModule)) {
-    if (failed(attachForGpus(module, kernels, gpuCapability, twins)))
+    if (failed(attachForGpus(module, kernels, options)))
       return failure();
     kernels.erase();
   }

@@ -8,15 +8,14 @@
 #ifndef SEGUE_LIB_COMPILER_KERNELSEGMENTS_H
 #define SEGUE_LIB_COMPILER_KERNELSEGMENTS_H
 
+#include "segue/Compiler/Compiler.h"
 #include "segue/Target/CPU/CPUTarget.h"
 
 namespace segue {
 
-/// Compiles the kernels of `module`, whose programs are there, to a segment for processors and one of PTX for GPUs of
-/// `gpuCapability` (0 for none), tells each kernel its variants, and drops the modules of kernels. Twins go to the folder
-/// `twins`, if it is not empty, as CompileOptions::gpuTwins says.
-mlir::LogicalResult attachKernels(mlir::ModuleOp module, const CPUTargetOptions &target, unsigned gpuCapability,
-                                  llvm::StringRef twins);
+/// Compiles the kernels of `module`, whose programs are there, to a segment for processors, one of PTX for GPUs and
+/// cubins beside that, as `options` say of GPUs, tells each kernel its variants, and drops the modules of kernels.
+mlir::LogicalResult attachKernels(mlir::ModuleOp module, const CPUTargetOptions &target, const CompileOptions &options);
 
 } // namespace segue
 

@@ -293,6 +293,12 @@ def submit(device: Device, program: Program, inputs: Sequence[Tensor], budget: L
 def kernel_target() -> str:
     """What kernels this process runs where a binary has them: "x86-64-v4" or "x86-64-v3" (``SEGUE_ISA=v3``: that)."""
 
+def find_ptxas() -> str:
+    """The path of NVIDIA's ptxas: `SEGUE_PTXAS`, or that of `PATH`, a CUDA toolkit or a wheel; empty if there is none."""
+
+#: What is said to who needs one.
+NO_PTXAS: str
+
 def check_output(path: str) -> None:
     """Raises FileError for what `write_file` could not write; leaves everything as it is."""
 

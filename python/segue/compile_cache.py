@@ -6,7 +6,8 @@
 # ===------------------------------------------------------------------------=== #
 """Compiled files by what they were compiled from, so that the next process need not compile them.
 
-An entry's name is the hash of all that decides its bytes: the text, the options, the files that these name, and the compiler itself.
+An entry's name is the hash of all that decides its bytes: the text, the options, the files that these name, the version of ptxas where
+it has made cubins, and the compiler itself.
 It begins with a code that only this user can make of name and bytes (`Signatures` in the runtime): machine code that somebody
 else has put there, or that belongs to another text, is not used. Any number of processes may read and write at once: an entry takes its
 name when it is whole. What was used longest ago goes when there is no room.
@@ -26,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping
 
-from . import _runtime
+from . import _runtime, cubins
 from .errors import InvalidArgumentError
 
 log = logging.getLogger("segue")
@@ -104,6 +105,8 @@ def _name(arguments: Mapping[str, Any]) -> str:
         found.update(repr((key, value)).encode())
         if key == "stitch_hints" and value:
             found.update(Path(value).read_bytes())
+        if key == "ptxas" and value:
+            found.update(cubins.version(value).encode())
     return found.hexdigest()
 
 

@@ -32,7 +32,7 @@ from .torch_optimizers import as_optimizer
 def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: Any = None, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str | None = None,
             max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
-            frozen_storage: str | None = None, l1_bytes: int = 0, precision: str | None = None,
+            frozen_storage: str | None = None, l1_bytes: int = 0, cubin: str = "auto", precision: str | None = None,
             budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
             spill_capacity: int | str | None = None, buckets: Buckets | Sequence[int] | None = None) -> Module:
     """Compile a PyTorch module.
@@ -74,6 +74,10 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         Bytes of the device's fast memory (``device_l1``) that each program may take for temporaries: those whose bytes
         are read and written most, for the room and time that they take. On a device without it, or with less, they
         lie in ``device_dram``. Values do not change.
+    cubin : str
+        Whether kernels for a GPU have machine code of that GPU beside their PTX, which its driver loads in no time where it would have to
+        compile the PTX: ``auto``, where there is a ``ptxas`` to make it (``SEGUE_PTXAS``, ``PATH``, ``CUDA_HOME``, the wheel
+        nvidia-cuda-nvcc), ``on``, or ``off``. Values are the same. For processors it means nothing.
     precision : str, optional
         ``bf16-mixed`` captures the module as under ``torch.autocast("cpu", dtype=torch.bfloat16)``, or ``"cuda"`` where it lies on a GPU: products and
         convolutions in bf16, what is saved between them too, losses and normalisations as PyTorch has them; parameters,
@@ -131,7 +135,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         device = spec_for((*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))))
     compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
-                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, precision=precision,
+                      frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, cubin=cubin, precision=precision,
                       budget=wanted(budget, spill_dir, spill_capacity), buckets=buckets)
     if buckets is not None:
         args, kwargs, _ = compiled.bucketing.pad(*positional(compiled._signature, args, kwargs))

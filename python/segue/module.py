@@ -31,6 +31,7 @@ from .again import Again, transform_around, warn_of
 from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
+from .cubins import checked_cubin, ptxas_for
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
 from .freezing import PART
 from .frontend import Captured, capture
@@ -55,7 +56,7 @@ class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
     def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = "",
-                 l1_bytes: int = 0, modes: tuple[bool, ...] = (), padding: Padding | None = None):
+                 l1_bytes: int = 0, cubin: str = "auto", modes: tuple[bool, ...] = (), padding: Padding | None = None):
         self.captured = captured
         self.name = name
         self.padding = padding  # of its inputs, where the module has buckets
@@ -63,6 +64,7 @@ class Program:
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
+        self.cubin = cubin
         self._bytes: dict[tuple[str, str], bytes] = {}  # by target, and by optimizer and statistics
         self._forget()
 
@@ -142,7 +144,7 @@ class Program:
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
             gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
-            target=target, l1_bytes=self.l1_bytes)
+            target=target, l1_bytes=self.l1_bytes, ptxas=ptxas_for(self.cubin, target))
 
 
 class LoadedProgram(Program):
@@ -200,8 +202,8 @@ class Module(nn.Module):
     """
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
-                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, precision: str | None = None,
-                 budget: Wanted | None = None, buckets: Buckets | None = None):
+                 stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, cubin: str = "auto",
+                 precision: str | None = None, budget: Wanted | None = None, buckets: Buckets | None = None):
         super().__init__()
         own = self.__dict__
         own["_source"] = source
@@ -214,6 +216,7 @@ class Module(nn.Module):
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
+        self.cubin = checked_cubin(cubin)
         self.precision = checked_precision(precision)
         self._spec, self._wanted_budget = device, budget
         self.bucketing = None if buckets is None else Bucketing(buckets, source, name)
@@ -291,7 +294,7 @@ class Module(nn.Module):
             padding = self.bucketing.padding(args, kwargs, exported)
 
         captured = capture(self._source, tuple(args), kwargs, look if self.bucketing is not None else None)
-        program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, key[2], padding)
+        program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, self.cubin, key[2], padding)
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:

@@ -12,11 +12,11 @@
 
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/VerifyValues.h"
-#include "segue/Target/NVPTX/NVPTXTarget.h"
 #include <cstdlib>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <sstream>
+#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,23 +34,16 @@ using namespace nb::literals;
 static nb::bytes compile(const std::string &text, const std::string &name, bool training, const std::string &optimizer,
                          const std::string &stitchHints, const std::string &gradientStatistics, bool blockPrograms,
                          const std::string &frozenStorage, const std::string &target,
-                         uint64_t l1Bytes) {
+                         uint64_t l1Bytes, const std::string &ptxas) {
   segue::CompileOptions options;
-  options.v3 = options.v4 = target.empty();
+  std::vector<std::string> targets;
   std::istringstream each(target);
-  for (std::string one; std::getline(each, one, ',');) {
-    bool isGpu = false;
-    for (unsigned capability : segue::gpuCapabilities())
-      if (one == "sm_" + std::to_string(capability)) {
-        options.gpuCapability = capability;
-        isGpu = true;
-      }
-    options.v3 |= one == "x86-64-v3";
-    options.v4 |= one == "x86-64-v4";
-    if (!isGpu && one != "x86-64-v3" && one != "x86-64-v4")
-      raiseCompileError("target has \"" + one + "\"; it has \"x86-64-v3\", \"x86-64-v4\" and that of a GPU such as "
-                        "\"sm_90\", parted by commas, or is empty");
-  }
+  for (std::string one; std::getline(each, one, ',');)
+    targets.push_back(one);
+  if (!targets.empty())
+    if (std::string wrong = segue::readTargets(targets, options); !wrong.empty())
+      raiseCompileError(wrong);
+  options.cubins.ptxas = ptxas;
   // Where there is no GPU but a fake of one, tests say where it finds kernels for this machine.
   if (const char *twins = std::getenv("SEGUE_GPU_TWINS"); twins && options.gpuCapability)
     options.gpuTwins = twins;
@@ -104,6 +97,6 @@ NB_MODULE(_compiler, m) {
   m.doc() = "The compiler of Segue. Use segue.compile instead.";
   m.def("compile", &compile, "text"_a, "name"_a, "training"_a = true, "optimizer"_a = "none", "stitch_hints"_a = "",
         "gradient_statistics"_a = "", "block_programs"_a = false, "frozen_storage"_a = "",
-        "target"_a = "", "l1_bytes"_a = 0);
+        "target"_a = "", "l1_bytes"_a = 0, "ptxas"_a = "");
   m.def("verify_values", &verifyValues, "text"_a, "name"_a, "values"_a, "training"_a = true, "optimizer"_a = "none");
 }

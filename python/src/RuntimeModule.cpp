@@ -17,6 +17,7 @@
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
+#include "ToolkitFiles.h"
 #include "segue/runtime/ByteQuantity.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Engine/Engine.h"
@@ -249,7 +250,8 @@ static void bindBinary(nb::module_ &m) {
       .def_prop_ro("segments", [](const Binary &b) {
         std::vector<std::tuple<std::string, uint64_t>> segments;
         for (const SegmentInfo &segment : b.segments())
-          segments.emplace_back(segment.kind, segment.bytes);
+          segments.emplace_back(segment.kind + (segment.capability ? " sm_" + std::to_string(segment.capability) : ""),
+                                segment.bytes);
         return segments;
       });
 }
@@ -620,6 +622,8 @@ static void bindSession(nb::module_ &m) {
 /// How Python's part of the package writes files, too.
 static void bindFiles(nb::module_ &m) {
   m.def("kernel_target", &kernelTarget);
+  m.def("find_ptxas", [] { return schema::findPtxas(reinterpret_cast<const void *>(&bindBudget)); });
+  m.attr("NO_PTXAS") = schema::kNoPtxas;
   m.def("check_output", &OutputFile::check, "path"_a);
   m.def(
       "export_checkpoint",

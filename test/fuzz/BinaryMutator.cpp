@@ -142,6 +142,7 @@ private:
     for (auto &segment : root.segments) {
       number(segment->kind);
       number(segment->alignment);
+      number(segment->capability);
     }
     list(root.locations);
     for (auto &location : root.locations) {
@@ -165,6 +166,7 @@ private:
     for (auto &variant : kernel.variants) {
       number(variant->isa);
       number(variant->segment);
+      number(variant->blocks);
     }
   }
 
@@ -411,10 +413,23 @@ static Bytes sealed(TestFile &file) {
   return file.serialize();
 }
 
+/// Changes a byte of each cubin at times, mostly one that says where its parts lie.
+static void changeCubins(TestFile &file, std::mt19937_64 &random) {
+  constexpr size_t headerBytes = 64;
+  for (size_t i = 0; i < file.segments.size(); ++i) {
+    Bytes &bytes = file.segments[i];
+    if (file.root.segments[i]->kind != SegmentKind::cubin || bytes.empty() || random() % 2)
+      continue;
+    size_t range = random() % 2 ? bytes.size() : std::min(bytes.size(), headerBytes);
+    bytes[random() % range] ^= std::byte(1u << random() % 8);
+  }
+}
+
 Bytes mutate(TestFile file, std::mt19937_64 &random) {
   Walk walk(random);
   for (uint64_t changes = 1 + random() % 3; changes--;)
     walk.changeOneOf(file.root);
+  changeCubins(file, random);
   return sealed(file);
 }
 

@@ -73,7 +73,7 @@ def require_lean(ptx, capability, folder):
         print(f"{name:40s} {registers:>9s} {shared or 0:>6} {stack:>5s} {int(stores) + int(loads):7d}")
     # Kernels that hold matrices in registers say so: one block of theirs to a multiprocessor.
     alone = set(re.findall(r"\.entry (\w+)\([^{]*\.minnctapersm 1\b", ptx.read_text()))
-    assert all(re.fullmatch(r"attend\w+F16x\d+|attend\w+Bf16x\d+", name) for name in alone)
+    assert all(re.fullmatch(r"attend\w+(F16|Bf16|Tf32)x\d+", name) for name in alone)
     for name, stack, stores, loads, registers, shared in rows:
         assert int(stack) == int(stores) == int(loads) == 0, f"{name} keeps values in memory of its own"
         assert int(registers) <= (MOST_OF_ONE_BLOCK if name in alone else MOST_REGISTERS), f"{name} takes {registers} registers"

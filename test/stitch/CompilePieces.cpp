@@ -42,7 +42,7 @@ void segue::test::compileForGpus(const std::string &twins) { gpuTwins() = twins;
 std::vector<std::string> segue::test::targetWords() {
   if (gpuTwins().empty())
     return {"--target=x86-64-v3"};
-  return {"--target=sm_80", "--gpu-twins=" + gpuTwins()};
+  return {"--target=sm_80", "--cubin=off", "--gpu-twins=" + gpuTwins()}; // ptxas would take most of the time
 }
 
 static CompileOptions optionsFor(bool training) {

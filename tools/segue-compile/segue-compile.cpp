@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../ToolVersion.h"
+#include "ToolkitFiles.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"
 #include "mlir/Pass/PassManager.h"
@@ -13,7 +14,6 @@
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
 #include "segue/Compiler/VerifyValues.h"
-#include "segue/Target/NVPTX/NVPTXTarget.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/Signatures.h"
@@ -43,6 +43,9 @@ runs unasked for this user alone; others need segue-run trust or --allow-native.
 static constexpr unsigned kMostThreads = 1024;
 
 namespace {
+/// Whether kernels of a GPU have cubins beside their PTX.
+enum class Cubins { Auto, On, Off };
+
 struct Flags {
   cl::OptionCategory category{"Compiling"};
   cl::opt<std::string> input{cl::Positional, cl::desc("<module.mlir, - for standard input>"), cl::init("-"),
@@ -108,8 +111,20 @@ struct Flags {
       "verify-inputs", cl::desc("Values of arguments for --verify-values, by name; what is missing is drawn"),
       cl::value_desc("file.safetensors"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
-  cl::list<std::string> targets{"target", cl::desc("x86-64-v3, x86-64-v4, and one of sm_80, sm_90, sm_100; default: both of x86-64"), cl::CommaSeparated,
-                                cl::cat(category)};
+  cl::list<std::string> targets{"target",
+                                cl::desc("x86-64-v3, x86-64-v4, sm_80, sm_90, sm_100; default: both of x86-64. PTX is "
+                                         "for the lowest sm, which later GPUs run too, and a cubin for each"),
+                                cl::CommaSeparated, cl::cat(category)};
+  cl::opt<Cubins> cubin{"cubin",
+                        cl::desc("Machine code of GPUs beside the PTX, which the driver need not compile; ptxas makes "
+                                 "it (SEGUE_PTXAS, PATH, CUDA_HOME, wheels)"),
+                        cl::init(Cubins::Auto),
+                        cl::values(clEnumValN(Cubins::Auto, "auto", "where there is a ptxas (default)"),
+                                   clEnumValN(Cubins::On, "on", "an error where there is none"),
+                                   clEnumValN(Cubins::Off, "off", "PTX alone")),
+                        cl::cat(category)};
+  cl::opt<unsigned> ptxasSeconds{"ptxas-seconds", cl::desc("How long ptxas may take; default: 600"), cl::init(600),
+                                 cl::Hidden, cl::cat(category)};
   cl::opt<std::string> gpuTwins{"gpu-twins",
                                 cl::desc("Where to write the kernels of a GPU as code of this machine, for a fake driver in tests"),
                                 cl::value_desc("folder"), cl::Hidden, cl::cat(category)};
@@ -117,6 +132,28 @@ struct Flags {
                             cl::cat(category)};
 };
 } // namespace
+
+static LogicalResult chooseCubins(const Flags &flags, CubinOptions &cubins) {
+  auto refuse = [](const llvm::Twine &what) {
+    llvm::errs() << "segue-compile: " << what << "\n";
+    return failure();
+  };
+  cubins.mostSeconds = flags.ptxasSeconds;
+  if (flags.cubin == Cubins::Off) {
+    if (cubins.capabilities.size() > 1)
+      return refuse("--target: sm_" + llvm::Twine(cubins.capabilities[0]) + " and sm_" +
+                    llvm::Twine(cubins.capabilities[1]) +
+                    " found, with --cubin=off; give the lowest, whose PTX later GPUs run too");
+    return success();
+  }
+  if (flags.cubin == Cubins::On && cubins.capabilities.empty())
+    return refuse("--cubin=on: kernels of a GPU need a --target such as sm_90");
+  if (!cubins.capabilities.empty())
+    cubins.ptxas = schema::findPtxas(reinterpret_cast<const void *>(&chooseCubins));
+  if (flags.cubin == Cubins::On && cubins.ptxas.empty())
+    return refuse(llvm::Twine("--cubin=on: ") + schema::kNoPtxas);
+  return success();
+}
 
 static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.name = flags.name.empty() ? llvm::sys::path::stem(flags.input).str() : flags.name.getValue();
@@ -138,28 +175,11 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.emit = flags.emit;
   options.gpuTwins = flags.gpuTwins;
   if (!flags.targets.empty())
-    options.v3 = options.v4 = false;
-  for (const std::string &target : flags.targets) {
-    if (target == "x86-64-v3" || target == "x86-64-v4") {
-      (target == "x86-64-v3" ? options.v3 : options.v4) = true;
-      continue;
-    }
-    const unsigned *capability = llvm::find_if(gpuCapabilities(), [&](unsigned known) { return target == "sm_" + std::to_string(known); });
-    if (capability == gpuCapabilities().end()) {
-      llvm::errs() << "segue-compile: unknown target \"" << target << "\"; known are x86-64-v3, x86-64-v4";
-      for (unsigned known : gpuCapabilities())
-        llvm::errs() << ", sm_" << known;
-      llvm::errs() << "\n";
+    if (std::string wrong = readTargets(flags.targets, options); !wrong.empty()) {
+      llvm::errs() << "segue-compile: " << wrong << "\n";
       return failure();
     }
-    if (options.gpuCapability && options.gpuCapability != *capability) {
-      llvm::errs() << "segue-compile: --target: sm_" << options.gpuCapability << " and sm_" << *capability
-                   << " found; give the lowest, which later GPUs run too\n";
-      return failure();
-    }
-    options.gpuCapability = *capability;
-  }
-  return success();
+  return chooseCubins(flags, options.cubins);
 }
 
 /// Checks the output before the work: a long compilation must not end where nothing can be written.

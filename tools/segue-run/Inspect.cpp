@@ -139,9 +139,12 @@ static Json binaryJson(const Binary &binary) {
   for (const auto &[key, value] : binary.options())
     json["options"][key] = value;
   json["segments"] = Json::array();
-  for (const SegmentInfo &segment : binary.segments())
+  for (const SegmentInfo &segment : binary.segments()) {
     json["segments"].push_back(
         {{"kind", segment.kind}, {"offset", segment.offset}, {"bytes", segment.bytes}, {"hash", hex(segment.hash)}});
+    if (segment.capability)
+      json["segments"].back()["capability"] = segment.capability;
+  }
   json["kernels"] = Json::array();
   for (const KernelInfo &kernel : binary.kernels())
     json["kernels"].push_back({{"name", kernel.name},
@@ -258,7 +261,9 @@ static void printBinary(const Binary &binary, bool all) {
   for (const auto &[key, value] : binary.options())
     std::printf("  option %s = %s\n", key.c_str(), value.c_str());
   for (const SegmentInfo &segment : binary.segments())
-    std::printf("  segment %s: %s\n", segment.kind.c_str(), byteText(segment.bytes).c_str());
+    std::printf("  segment %s%s: %s\n", segment.kind.c_str(),
+                segment.capability ? (" sm_" + std::to_string(segment.capability)).c_str() : "",
+                byteText(segment.bytes).c_str());
   std::set<std::string> isas;
   for (const KernelInfo &kernel : binary.kernels())
     isas.insert(kernel.isas.begin(), kernel.isas.end());

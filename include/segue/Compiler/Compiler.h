@@ -23,6 +23,7 @@
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Support/Timing.h"
+#include "segue/Target/NVPTX/Cubin.h"
 #include <string>
 
 namespace mlir {
@@ -84,13 +85,20 @@ struct CompileOptions {
   bool v4 = true;
   /// The compute capability that kernels have PTX for, times ten (`gpuCapabilities`); 0 for none.
   unsigned gpuCapability = 0;
+  /// The cubins that kernels have beside that PTX; none where no ptxas is named.
+  CubinOptions cubins;
   /// A folder for the twins of kernels of a GPU (segue/Target/NVPTX/GpuTwins.h), which a fake driver runs; empty for none.
-  /// Their object is called `<XXH3-64 of the PTX, 16 digits>.so`.
+  /// Their object is called `<XXH3-64 of the PTX, 16 digits>.so`, and the PTX of a cubin `<XXH3-64 of the cubin>.ptx`.
   std::string gpuTwins;
   /// The number of threads that compile kernels.
   unsigned threads = 2;
   Emit emit = Emit::Binary;
 };
+
+/// Sets the instruction sets of `options`, and the capabilities of cubins, to `targets`: "x86-64-v3", "x86-64-v4", and
+/// GPUs such as "sm_90". PTX is for the lowest of these, which later GPUs run too; a cubin would be for each. Returns
+/// what is wrong with them, or nothing.
+std::string readTargets(llvm::ArrayRef<std::string> targets, CompileOptions &options);
 
 /// Compiles `module`, which is changed on the way. Errors are emitted as diagnostics.
 /// `configure`, if given, sees every pass manager before it runs; `timing` gets a scope for

@@ -77,6 +77,7 @@ private:
     auto segment = std::make_unique<schema::SegmentT>();
     segment->kind = static_cast<schema::SegmentKind>(op.getKind());
     segment->alignment = op.getAlignment();
+    segment->capability = op.getCapability();
     SmallVector<char> storage;
     ArrayRef<char> bytes = op.getBytes(storage);
     segment->length = bytes.size();

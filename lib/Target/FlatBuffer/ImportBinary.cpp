@@ -186,7 +186,8 @@ private:
       auto type = RankedTensorType::get({static_cast<int64_t>(data.size())}, builder.getI8Type());
       prog::SegmentOp::create(builder, builder.getUnknownLoc(), segmentName(i),
                               static_cast<prog::SegmentKind>(segment.kind()), segment.alignment(),
-                              DenseResourceElementsAttr::get(type, segmentName(i), std::move(blob)));
+                              DenseResourceElementsAttr::get(type, segmentName(i), std::move(blob)),
+                              segment.capability());
     }
     where.clear();
     return success();

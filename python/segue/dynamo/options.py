@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Mapping
 
 from ..budgets import Wanted, wanted
+from ..cubins import checked_cubin
 from ..errors import InvalidArgumentError
 
 
@@ -35,6 +36,8 @@ class Options:
     max_variants : int
         Sets of sizes that programs are kept for, in a segment with symbolic shapes. When so many are there, PyTorch runs
         others until they have come again and again; then the least recently used goes.
+    cubin : str
+        Whether kernels for a GPU have machine code beside their PTX, as in `segue.compile`: ``auto``, ``on`` or ``off``.
     budget : int, str or None
         Bytes of the device's memory, or a text such as ``6GiB``, for all segments and modules of this device together.
     spill_dir : path or None
@@ -48,6 +51,7 @@ class Options:
     fallback: str = "warn"
     partition: str = "min_cut"
     max_variants: int = 8
+    cubin: str = "auto"
     budget: int | str | None = None
     spill_dir: str | os.PathLike | None = None
     spill_capacity: int | str | None = None
@@ -81,6 +85,8 @@ def checked(options: Mapping[str, Any] | None, mode: str | None = None) -> Optio
             raise InvalidArgumentError(f"option {key!r} is {value!r}; it takes {' or '.join(map(repr, _CHOICES[key]))}")
         if key in ("threads", "max_variants") and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
             raise InvalidArgumentError(f"option {key!r} is {value!r}; it takes an integer of at least 1")
+        if key == "cubin":
+            checked_cubin(value)
         if key == "device" and not isinstance(value, str):
             raise InvalidArgumentError(f"option 'device' is {value!r}; it takes a spec such as 'cpu' or 'cpu:threads=2'")
     return Options(**(options or {}))

@@ -30,6 +30,7 @@ from functorch.compile import default_partition, make_boxed_func, min_cut_remate
 from .. import _runtime
 from ..budgets import device_and_budget, loop_of
 from ..compile_process import compile_text
+from ..cubins import ptxas_for
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of, unsupported
@@ -229,7 +230,8 @@ class Segment:
         return self._waiting[key] <= _CALLS_IN_PYTORCH + beyond
 
     def _module(self, text: str) -> "_runtime.Module":
-        file = compile_text(text, self.name, training=False, target=self.device.kernel_target)
+        target = self.device.kernel_target
+        file = compile_text(text, self.name, training=False, target=target, ptxas=ptxas_for(self.options.cubin, target))
         binary = _runtime.Binary.from_bytes(file, self.name)
         return _runtime.Module(self.device, binary, self.name)
 

@@ -6,38 +6,24 @@
 //===----------------------------------------------------------------------===//
 
 #include "BlasApi.h"
+#include "ToolkitFiles.h"
 #include "segue/runtime/Error.h"
 #include <cstdlib>
 #include <dlfcn.h>
-#include <glob.h>
 #include <map>
 #include <mutex>
 #include <vector>
 
 namespace segue::inline runtime::cuda {
 
-/// Appends the files of `pattern`, in the order of their names.
-static void addMatches(std::vector<std::string> &files, const std::string &pattern) {
-  glob_t found{};
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
-    files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-}
-
 /// Returns what may be the library, in the order in which to try: names that the system
-/// looks up, then files of wheels, beside this code's package or in a virtual environment.
+/// looks up, then files of wheels.
 static std::vector<std::string> candidates() {
-  std::vector<std::string> files = {"libcublasLt.so.13", "libcublasLt.so.12"}, roots;
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<const void *>(&candidates), &self) && self.dli_fname)
-    if (std::string path = self.dli_fname; path.find('/') != std::string::npos)
-      roots.push_back(path.substr(0, path.rfind('/')) + "/..");
-  if (const char *environment = std::getenv("VIRTUAL_ENV"))
-    roots.push_back(environment + std::string("/lib/python3*/site-packages"));
-  for (const std::string &root : roots) {
-    addMatches(files, root + "/nvidia/cu13/lib/libcublasLt.so.13");
-    addMatches(files, root + "/nvidia/cublas/lib/libcublasLt.so.12");
-  }
+  std::vector<std::string> files = {"libcublasLt.so.13", "libcublasLt.so.12"};
+  for (std::string &file :
+       schema::filesOfWheels(reinterpret_cast<const void *>(&candidates),
+                             {"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/libcublasLt.so.12"}))
+    files.push_back(std::move(file));
   return files;
 }
 

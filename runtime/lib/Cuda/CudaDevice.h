@@ -12,7 +12,7 @@
 //   disk=FOLDER?...     a disk below the host's memory (DiskOptions.h). host= is then what
 //                       may stay in that memory, in the place of pinned=
 //   profile=FILE        what plans expect at first (DeviceProfile.h)
-//   tf32=on             rounds the operands of products in f32 to TF32
+//   tf32=on             rounds the operands of products and of attention in f32 to TF32
 //   workspace=          memory for products
 //
 //===----------------------------------------------------------------------===//

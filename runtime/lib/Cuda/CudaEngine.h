@@ -25,7 +25,8 @@ public:
   CudaEngine(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory,
              const ProductOptions &options)
       : device_(std::move(device)), kernels_(kernels), products_(products),
-        quantized_(kernels, products, memory, options.panelBytes), libraryCalls_(device_, kernels, memory) {}
+        quantized_(kernels, products, memory, options.panelBytes), libraryCalls_(device_, kernels, memory),
+        isTf32_(options.tf32) {}
 
   /// Returns the bytes that plans will take, as far as they are known (Device::bytesForPrograms).
   uint64_t bytesToTake() const {
@@ -37,10 +38,10 @@ public:
     return quantized_.plan(spec);
   }
   std::shared_ptr<const AttentionPlan> planAttention(const AttentionSpec &spec) override {
-    return cuda::planAttention(device_, kernels_, spec);
+    return cuda::planAttention(device_, kernels_, spec, isTf32_);
   }
   std::shared_ptr<const AttentionGradPlan> planAttentionGrad(const AttentionGradSpec &spec) override {
-    return cuda::planAttentionGrad(device_, kernels_, spec);
+    return cuda::planAttentionGrad(device_, kernels_, spec, isTf32_);
   }
   std::shared_ptr<const LibraryPlan> planLibraryCall(const LibraryCallSpec &spec) override {
     return libraryCalls_.plan(spec);
@@ -59,6 +60,7 @@ private:
   Products &products_;
   QuantizedProducts quantized_;
   LibraryCalls libraryCalls_;
+  bool isTf32_;
 };
 
 } // namespace segue::inline runtime::cuda

@@ -42,6 +42,7 @@ enum : CUresult {
   deinitialized = 4,
   noDevice = 100,
   invalidImage = 200,
+  noBinaryForGpu = 209,
   eccUncorrectable = 214,
   invalidPtx = 218,
   nvlinkUncorrectable = 220,

@@ -1,4 +1,4 @@
-//===- Kernels.cpp - PTX of files on a GPU --------------------------------===//
+//===- Kernels.cpp - code of files on a GPU -------------------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Kernels.h"
+#include "CubinHeader.h"
 #include <algorithm>
 
 namespace segue::inline runtime::cuda {
@@ -28,7 +29,39 @@ public:
   const CUmodule module;
 };
 
-std::shared_ptr<const Module> Kernels::load(const KernelSource &source, const KernelSource::Variant &variant) {
+/// Returns true if a GPU of compute capability `gpu` can run code that was made for `code`: code is for one generation.
+static bool canRun(uint32_t code, uint32_t gpu) { return code / 10 == gpu / 10 && code <= gpu; }
+
+/// The first driver that knows the ABI of cubins of CUDA 13.
+static constexpr int driverOfCuda13 = 13000;
+
+Kernels::Candidates Kernels::candidates(const KernelSource &source) const {
+  Candidates found;
+  int driver = 0;
+  context_->check(context_->api().driverVersion(&driver), "cuDriverGetVersion");
+  for (const KernelSource::Variant &variant : source.variants) {
+    if (variant.isa == KernelIsa::Ptx)
+      found.ptx = &variant;
+    if (variant.isa != KernelIsa::Cubin || !canRun(variant.capability, uint32_t(context_->capability())))
+      continue;
+    schema::CubinHeader header;
+    std::string wrong = schema::readCubinHeader(variant.object.data(), variant.object.size(), header);
+    if (!wrong.empty())
+      throw Error(ErrorCode::FileCorrupt,
+                  source.file + ": segment " + std::to_string(variant.segment) + ": is no cubin: " + wrong);
+    if (header.abi >= schema::kCubinAbiOfCuda13 && driver < driverOfCuda13)
+      continue;
+    if (!found.cubin || found.cubin->capability < variant.capability)
+      found.cubin = &variant;
+  }
+  return found;
+}
+
+/// Returns true for results that say that the driver has no use for a cubin of a good file: another, or PTX, may do.
+static bool isUnfit(CUresult result) { return result == noBinaryForGpu || result == unsupportedPtx; }
+
+std::shared_ptr<const Module> Kernels::load(const KernelSource &source, const KernelSource::Variant &variant,
+                                            bool hasOther) {
   std::lock_guard lock(mutex_);
   std::erase_if(modules_, [](const auto &entry) { return entry.second.expired(); });
   if (auto known = modules_.find(variant.object.data()); known != modules_.end())
@@ -40,6 +73,8 @@ std::shared_ptr<const Module> Kernels::load(const KernelSource &source, const Ke
   CUresult result = context_->api().moduleLoad(&handle, image.c_str());
   if (!context_->succeeded(result, "cuModuleLoadData")) {
     context_->throwIfLost();
+    if (hasOther && isUnfit(result))
+      return nullptr;
     ErrorCode code = result == outOfMemory                                              ? ErrorCode::DeviceOom
                      : result == invalidImage || result == invalidPtx                   ? ErrorCode::FileCorrupt
                                                                                          : ErrorCode::Unsupported;
@@ -51,15 +86,32 @@ std::shared_ptr<const Module> Kernels::load(const KernelSource &source, const Ke
   return module;
 }
 
+/// Says why no variant of a kernel can be loaded.
+static std::string lackOf(const KernelSource &source, int capability) {
+  std::string cubins;
+  for (const KernelSource::Variant &variant : source.variants)
+    if (variant.isa == KernelIsa::Cubin)
+      cubins += (cubins.empty() ? "sm_" : ", sm_") + std::to_string(variant.capability);
+  if (cubins.empty())
+    return "has no PTX, and a GPU runs nothing else; compile it with --target=sm_80 or later";
+  return "has no PTX, and its cubins (" + cubins + ") are not for a GPU of compute capability " +
+         std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+         " with this driver; compile it with a --target that is no later";
+}
+
 std::shared_ptr<const CudaKernel> Kernels::make(const KernelSource &source) {
   std::string which = source.file + ": kernel \"" + source.kernel + "\"";
-  auto variant = std::ranges::find(source.variants, KernelIsa::Ptx, &KernelSource::Variant::isa);
-  if (variant == source.variants.end())
-    throw Error(ErrorCode::Unsupported,
-                which + " has no PTX, and a GPU runs nothing else; compile it with --target=sm_80 or later");
   context_->throwIfLost();
   context_->use();
-  std::shared_ptr<const Module> module = load(source, *variant);
+  Candidates found = candidates(source);
+  const KernelSource::Variant *variant = found.cubin ? found.cubin : found.ptx;
+  if (!variant)
+    throw Error(ErrorCode::Unsupported, which + " " + lackOf(source, context_->capability()));
+  std::shared_ptr<const Module> module = load(source, *variant, /*hasOther=*/found.cubin && found.ptx);
+  if (!module) {
+    variant = found.ptx;
+    module = load(source, *variant, /*hasOther=*/false);
+  }
   const Api &api = context_->api();
   CUfunction function = nullptr;
   if (CUresult result = api.moduleFunction(&function, module->module, variant->symbol.c_str())) {

@@ -1,13 +1,14 @@
-//===- Kernels.h - PTX of files on a GPU ------------------------*- C++ -*-===//
+//===- Kernels.h - code of files on a GPU -----------------------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// Loads the PTX variants of kernels (Kernel.h has the convention of their parameters) and
-// launches them. An object is loaded once for all kernels in it, and stays as long as a
-// handle of one does.
+// Loads kernels (Kernel.h has the convention of their parameters) and launches them: a cubin
+// that the GPU and its driver can run, which is loaded in no time, or else PTX, which the
+// driver has to compile. An object is loaded once for all kernels in it, and stays as long as
+// a handle of one does.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,7 +50,13 @@ public:
   void launch(Streams &streams, const CudaKernel &kernel, std::span<void *const> args, int64_t range, int64_t grain);
 
 private:
-  std::shared_ptr<const Module> load(const KernelSource &source, const KernelSource::Variant &variant);
+  /// The variants that this GPU may be given: the newest cubin that it can run, and PTX. Null for none.
+  struct Candidates {
+    const KernelSource::Variant *cubin = nullptr, *ptx = nullptr;
+  };
+  Candidates candidates(const KernelSource &source) const;
+  /// Returns null where there is another variant and the driver has no use for this one.
+  std::shared_ptr<const Module> load(const KernelSource &source, const KernelSource::Variant &variant, bool hasOther);
 
   std::shared_ptr<const Context> context_;
   std::mutex mutex_;

@@ -27,6 +27,7 @@ static bool cpuRuns(KernelIsa isa) {
   case KernelIsa::X86_64_V4:
     return __builtin_cpu_supports("x86-64-v4") && !(limit && std::string_view(limit) == "v3");
   case KernelIsa::Ptx:
+  case KernelIsa::Cubin:
     return false;
   }
   return false;

@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> Binary::options() const {
   return options;
 }
 
-static std::string isaName(schema::Isa isa) {
+static std::string isaName(schema::Isa isa, const schema::Segment &segment) {
   switch (isa) {
   case schema::Isa::x86_64_v3:
     return "x86-64-v3";
@@ -65,6 +65,8 @@ static std::string isaName(schema::Isa isa) {
     return "x86-64-v4";
   case schema::Isa::ptx:
     return "ptx";
+  case schema::Isa::cubin:
+    return "cubin sm_" + std::to_string(segment.capability());
   }
   return "?";
 }
@@ -75,8 +77,10 @@ std::vector<KernelInfo> Binary::kernels() const {
   for (uint32_t i = 0; i < countOf(tables); ++i) {
     const schema::Kernel &table = *tables->Get(i);
     KernelInfo info{table.name()->str(), table.arguments(), table.outputs(), {}, table.hash()};
-    for (uint32_t k = 0; k < countOf(table.variants()); ++k)
-      info.isas.push_back(isaName(table.variants()->Get(k)->isa()));
+    for (uint32_t k = 0; k < countOf(table.variants()); ++k) {
+      const schema::KernelVariant &variant = *table.variants()->Get(k);
+      info.isas.push_back(isaName(variant.isa(), *image_->root().segments()->Get(variant.segment())));
+    }
     kernels.push_back(std::move(info));
   }
   return kernels;
@@ -87,7 +91,8 @@ std::vector<SegmentInfo> Binary::segments() const {
   auto *tables = image_->root().segments();
   for (uint32_t i = 0; i < countOf(tables); ++i) {
     const schema::Segment &table = *tables->Get(i);
-    segments.push_back({schema::EnumNameSegmentKind(table.kind()), table.offset(), table.length(), table.hash()});
+    segments.push_back({schema::EnumNameSegmentKind(table.kind()), table.offset(), table.length(), table.hash(),
+                        table.capability()});
   }
   return segments;
 }

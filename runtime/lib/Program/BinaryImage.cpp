@@ -210,9 +210,11 @@ static KernelIsa isaOf(schema::Isa isa) {
   case schema::Isa::x86_64_v4:
     return KernelIsa::X86_64_V4;
   case schema::Isa::ptx:
+    return KernelIsa::Ptx;
+  case schema::Isa::cubin:
     break;
   }
-  return KernelIsa::Ptx;
+  return KernelIsa::Cubin;
 }
 
 KernelSource BinaryImage::kernelSource(uint32_t index) const {
@@ -227,7 +229,8 @@ KernelSource BinaryImage::kernelSource(uint32_t index) const {
   for (uint32_t i = 0; i < countOf(kernel.variants()); ++i) {
     const schema::KernelVariant &variant = *kernel.variants()->Get(i);
     source.variants.push_back(
-        {isaOf(variant.isa()), variant.segment(), segment(variant.segment()), variant.symbol()->str(), variant.blocks()});
+        {isaOf(variant.isa()), variant.segment(), segment(variant.segment()), variant.symbol()->str(), variant.blocks(),
+         root_->segments()->Get(variant.segment())->capability()});
   }
   return source;
 }

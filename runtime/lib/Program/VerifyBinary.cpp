@@ -14,6 +14,7 @@
 
 #include "BinaryImage.h"
 #include "CostOfCommand.h"
+#include "CubinHeader.h"
 #include "PhaseOrder.h"
 #include "RetargetView.h"
 #include "SignatureHash.h"
@@ -718,7 +719,7 @@ static void verifySegments(const schema::Binary &root, std::span<const std::byte
     auto fail = [&](const std::string &what, int line = __builtin_LINE()) {
       throw BrokenRule(ErrorCode::FileCorrupt, name + ": segment " + std::to_string(i) + ": " + what, line);
     };
-    if (uint8_t(segment.kind()) > uint8_t(schema::SegmentKind::ptx))
+    if (uint8_t(segment.kind()) > uint8_t(schema::SegmentKind::cubin))
       fail("kind " + std::to_string(uint8_t(segment.kind())));
     if (!rangeFits(segment.offset(), segment.length(), end))
       fail(std::to_string(segment.length()) + " bytes at " + std::to_string(segment.offset()) + " of a file of " +
@@ -727,11 +728,35 @@ static void verifySegments(const schema::Binary &root, std::span<const std::byte
       fail("offset " + std::to_string(segment.offset()) + " is not aligned to " + std::to_string(segment.alignment()));
     if (XXH3_64bits(file.data() + segment.offset(), segment.length()) != segment.hash())
       fail("its hash does not match its bytes");
+    if (segment.kind() != schema::SegmentKind::cubin) {
+      if (segment.capability())
+        fail("compute capability " + std::to_string(segment.capability()) + " of what is no cubin");
+      continue;
+    }
+    schema::CubinHeader header;
+    std::string wrong = schema::readCubinHeader(file.data() + segment.offset(), segment.length(), header);
+    if (!wrong.empty())
+      fail("is no cubin: " + wrong);
+    if (header.capability != segment.capability())
+      fail("a cubin for compute capability " + std::to_string(header.capability) + " where " +
+           std::to_string(segment.capability()) + " is said");
   }
 }
 
-/// The most blocks of a grid of PTX, along x.
+/// The most blocks of a grid of a GPU, along x.
 static constexpr uint64_t mostBlocks = (uint64_t(1) << 31) - 1;
+
+/// Returns what a segment with code of `isa` holds.
+static schema::SegmentKind kindOf(schema::Isa isa) {
+  switch (isa) {
+  case schema::Isa::ptx:
+    return schema::SegmentKind::ptx;
+  case schema::Isa::cubin:
+    return schema::SegmentKind::cubin;
+  default:
+    return schema::SegmentKind::elf;
+  }
+}
 
 static void verifyKernels(const schema::Binary &root, const std::string &name) {
   std::set<std::string_view> names;
@@ -749,14 +774,14 @@ static void verifyKernels(const schema::Binary &root, const std::string &name) {
       fail("the sizes of its arguments are not all given");
     for (uint32_t k = 0; k < countOf(kernel.variants()); ++k) {
       const schema::KernelVariant &variant = *kernel.variants()->Get(k);
-      if (uint8_t(variant.isa()) > uint8_t(schema::Isa::ptx))
+      if (uint8_t(variant.isa()) > uint8_t(schema::Isa::cubin))
         fail("instruction set " + std::to_string(uint8_t(variant.isa())));
       if (variant.segment() >= countOf(root.segments()))
         fail("segment " + std::to_string(variant.segment()) + " of " + std::to_string(countOf(root.segments())));
-      auto wanted = variant.isa() == schema::Isa::ptx ? schema::SegmentKind::ptx : schema::SegmentKind::elf;
+      schema::SegmentKind wanted = kindOf(variant.isa());
       if (root.segments()->Get(variant.segment())->kind() != wanted)
         fail("segment " + std::to_string(variant.segment()) + " holds another kind of code");
-      if (variant.blocks() > (variant.isa() == schema::Isa::ptx ? mostBlocks : 0))
+      if (variant.blocks() > (wanted == schema::SegmentKind::elf ? 0 : mostBlocks))
         fail("a grid of " + std::to_string(variant.blocks()) + " blocks");
     }
   }

@@ -238,8 +238,7 @@ float distance(ElementType type, const std::vector<std::byte> &found, const std:
   return most / largest;
 }
 
-void expectNear(ElementType type, const AttentionData &found, const AttentionData &wanted) {
-  float tolerance = type == ElementType::f32 ? 2e-5f : type == ElementType::bf16 ? 0.02f : 3e-3f;
+void expectNear(float tolerance, const AttentionData &found, const AttentionData &wanted, ElementType type) {
   EXPECT_LE(distance(type, found.out, wanted.out), tolerance);
   EXPECT_LE(distance(type, found.gradQ, wanted.gradQ), tolerance);
   EXPECT_LE(distance(type, found.gradK, wanted.gradK), tolerance);
@@ -248,6 +247,22 @@ void expectNear(ElementType type, const AttentionData &found, const AttentionDat
     ASSERT_TRUE(found.lse[i] == wanted.lse[i] ||
                 std::fabs(found.lse[i] - wanted.lse[i]) < 2e-5f * std::max(1.0f, std::fabs(wanted.lse[i])))
         << i << ": " << found.lse[i] << ", " << wanted.lse[i];
+}
+void expectNear(ElementType type, const AttentionData &found, const AttentionData &wanted) {
+  expectNear(type == ElementType::f32 ? 2e-5f : type == ElementType::bf16 ? 0.02f : 3e-3f, found, wanted, type);
+}
+
+/// What TF32 rounds weights and gradients of scores to: as many bits as f16 has.
+constexpr float toleranceOfTf32 = 3e-3f;
+
+/// Cuts numbers of f32 to those that TF32 holds, so that products of two of them are exact.
+void cutToTf32(std::vector<std::byte> &data) {
+  for (size_t i = 0; i < data.size(); i += 4) {
+    uint32_t bits;
+    std::memcpy(&bits, &data[i], 4);
+    bits &= ~0x1fffu;
+    std::memcpy(&data[i], &bits, 4);
+  }
 }
 
 std::string describe(const AttentionCase &c) {
@@ -369,6 +384,76 @@ TEST_P(CudaAttentionTest, AttendsOnTensorCoresAsTheCpuAndOtherKernelsDo) {
     }
   }
   EXPECT_GT(others, 20);
+}
+
+// With tf32=on, of operands that TF32 holds, so that scores are those of f32 but for their order. What no tile has room
+// for, and what begins at no multiple of 16 bytes, is attended in f32; and so is all of it without that option.
+TEST_P(CudaAttentionTest, AttendsInTf32WhereThatIsAskedFor) {
+  constexpr ElementType f32 = ElementType::f32;
+  const struct {
+    AttentionCase c;
+    bool isRounded = true;
+  } cases[] = {
+      {{1, 1, 1, 1, 16}},
+      {{1, 2, 130, 130, 64, true, MaskKind::none, f32, true}},
+      {{2, 1, 128, 192, 64}},
+      {{1, 1, 64, 90, 60}},
+      {{1, 2, 33, 200, 40, true, MaskKind::keep, f32, true}},
+      {{1, 1, 200, 70, 20, true, MaskKind::add, f32, false, true}},
+      {{1, 2, 145, 67, 48, false, MaskKind::keep, f32, true, true}},
+      {{1, 1, 64, 0, 32}, false},
+      {{1, 2, 150, 97, 128, true, MaskKind::none, f32, true}},
+      {{1, 1, 40, 133, 72, false, MaskKind::add}},
+      {{2, 1, 17, 33, 100, false, MaskKind::keep, f32, true}},
+      {{1, 1, 131, 131, 128, true}},
+      {{50, 6, 20, 20, 8, true}},
+      {{1, 1, 20, 40, 132}, false},
+      {{1, 1, 20, 40, 62}, false},
+  };
+  DeviceRef plain = device, rounding = Device::open(GetParam() + ",tf32=on");
+  for (auto [c, isRounded] : cases) {
+    SCOPED_TRACE(describe(c));
+    AttentionGradSpec spec = specOf(c);
+    ASSERT_EQ(spec.findProblem(), "");
+    for (float spread : {0.3f, 2.0f}) {
+      AttentionData data = dataOf(c, spec, spread);
+      for (auto bytes : {&data.q, &data.k, &data.v, &data.gradOut})
+        cutToTf32(*bytes);
+      device = plain;
+      AttentionData exact = attend(spec, data);
+      expectNear(f32, exact, attendOnCpu(spec, data));
+      device = rounding;
+      AttentionData found = attend(spec, data);
+      expectNear(toleranceOfTf32, found, exact, f32);
+      EXPECT_EQ(found.out == exact.out && found.gradV == exact.gradV, !isRounded || c.keys == 1);
+      if (spread != 2.0f)
+        continue;
+      AttentionData again = attend(spec, data), other = attend(spec, data, 4);
+      EXPECT_TRUE(found.out == again.out && found.gradQ == again.gradQ && found.gradK == again.gradK &&
+                  found.gradV == again.gradV && found.lse == again.lse);
+      EXPECT_TRUE(other.out == exact.out && other.gradQ == exact.gradQ) << "in f32, from an odd address";
+    }
+  }
+}
+
+// Operands are rounded, and not cut: against f32, as far as docs/cuda.md says. A NaN stays in its row.
+TEST_P(CudaAttentionTest, Tf32RoundsToTheNearest) {
+  AttentionCase c{1, 2, 256, 256, 64, true};
+  AttentionGradSpec spec = specOf(c);
+  spec.forward.scale = 0.125f;
+  AttentionData data = dataOf(c, spec, 1), wanted = attendOnCpu(spec, data);
+  device = Device::open(GetParam() + ",tf32=on");
+  AttentionData found = attend(spec, data);
+  constexpr float most = 6e-4f; // with bits cut off it is more for each
+  EXPECT_LE(distance(c.type, found.out, wanted.out), most);
+  EXPECT_LE(distance(c.type, found.gradQ, wanted.gradQ), most);
+  EXPECT_LE(distance(c.type, found.gradK, wanted.gradK), most);
+  EXPECT_LE(distance(c.type, found.gradV, wanted.gradV), most);
+  uint32_t nan = 0x7fffffff; // with the bits that rounding adds to
+  std::memcpy(&data.q[7 * 64 * 4], &nan, 4);
+  found = attend(spec, data);
+  for (int64_t row = 0; row < c.rows; ++row)
+    EXPECT_EQ(std::isnan(numberAt(found.out, c.type, size_t(row * 64))), row == 7) << row;
 }
 
 // Blocks go on to what is left: the last tiles of one head may not be written over by the first of the next.

@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "FakeGpu.h"
+#include "CubinHeader.h"
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -112,6 +113,30 @@ uint64_t fakecuda::mappedChunks(int device) {
 // The driver's functions
 //===----------------------------------------------------------------------===//
 
+/// A number of the environment.
+static int numberOf(const char *variable, int usual) {
+  const char *set = std::getenv(variable);
+  return set ? std::atoi(set) : usual;
+}
+
+/// The compute capability of the GPUs, times ten.
+static int capability() { return numberOf("FAKE_CUDA_CAPABILITY", 90); }
+
+/// Finds the PTX of a cubin, or says what the driver says of one that it cannot take.
+static CUresult readCubin(const void *image, std::string &ptx) {
+  // The driver has to believe the headers, as nobody tells it the size.
+  segue::schema::CubinHeader header;
+  if (!segue::schema::readCubinHeader(image, UINT64_MAX, header).empty())
+    return invalidImage;
+  if (header.abi >= segue::schema::kCubinAbiOfCuda13 && numberOf("FAKE_CUDA_VERSION", 13000) < 13000)
+    return invalidImage;
+  int code = int(header.capability), gpu = capability();
+  if (code / 10 != gpu / 10 || code > gpu)
+    return noBinaryForGpu;
+  ptx = fakecuda::findPtx({static_cast<const char *>(image), header.bytes});
+  return success;
+}
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -125,8 +150,7 @@ uint64_t fakeCudaCallCount(const char *call) { return fakecuda::callCount(call);
 CUresult cuInit(unsigned) { return success; }
 
 CUresult cuDriverGetVersion(int *version) {
-  const char *set = std::getenv("FAKE_CUDA_VERSION");
-  *version = set ? std::atoi(set) : 13000;
+  *version = numberOf("FAKE_CUDA_VERSION", 13000);
   return success;
 }
 
@@ -134,7 +158,8 @@ CUresult cuGetErrorName(CUresult result, const char **name) {
   static const std::map<CUresult, const char *> names = {
       {success, "CUDA_SUCCESS"},       {invalidValue, "CUDA_ERROR_INVALID_VALUE"},
       {outOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"}, {illegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-      {invalidImage, "CUDA_ERROR_INVALID_IMAGE"}, {notFound, "CUDA_ERROR_NOT_FOUND"},
+      {invalidImage, "CUDA_ERROR_INVALID_IMAGE"}, {noBinaryForGpu, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+      {notFound, "CUDA_ERROR_NOT_FOUND"},
       {launchFailed, "CUDA_ERROR_LAUNCH_FAILED"}};
   auto found = names.find(result);
   if (found == names.end())
@@ -150,8 +175,7 @@ CUresult cuGetErrorString(CUresult result, const char **text) {
 
 CUresult cuDeviceGetCount(int *count) {
   ENTER(cuDeviceGetCount, false);
-  const char *set = std::getenv("FAKE_CUDA_DEVICES");
-  *count = set ? std::atoi(set) : deviceCount;
+  *count = numberOf("FAKE_CUDA_DEVICES", deviceCount);
   return *count ? success : noDevice;
 }
 
@@ -189,12 +213,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     *value = processors;
     return success;
   case attributeCapabilityMajor:
-  case attributeCapabilityMinor: {
-    const char *set = std::getenv("FAKE_CUDA_CAPABILITY");
-    int capability = set ? std::atoi(set) : 90;
-    *value = attribute == attributeCapabilityMajor ? capability / 10 : capability % 10;
+  case attributeCapabilityMinor:
+    *value = attribute == attributeCapabilityMajor ? capability() / 10 : capability() % 10;
     return success;
-  }
   case attributeThreadsPerMultiprocessor:
     *value = threadsPerProcessor;
     return success;
@@ -680,6 +701,11 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   ENTER(cuModuleLoadData);
   std::string text(static_cast<const char *>(image));
+  if (segue::schema::beginsAsElf(image, text.size())) {
+    ++callCounts["cuModuleLoadData of a cubin"];
+    if (CUresult refusal = readCubin(image, text))
+      return refusal;
+  }
   if (text.find(".version") == std::string::npos)
     return invalidImage;
   *module = reinterpret_cast<CUmodule>(new Module{current, text});

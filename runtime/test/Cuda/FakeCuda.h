@@ -20,7 +20,8 @@
 //   - Host functions run on one thread; every call of the driver there is refused.
 //   - Kernels are host functions of the name of their PTX entry (FakeKernels.cpp), the same
 //     sources compiled for this machine if they are part of the runtime, or twins that the
-//     compiler wrote to the folder FAKE_CUDA_TWINS.
+//     compiler wrote to the folder FAKE_CUDA_TWINS. A cubin runs as the PTX that the compiler
+//     left there for it, and on GPUs of its own generation alone.
 //   - A stream that is captured does nothing: what it is given becomes a graph, and a launch
 //     gives all of that to a stream. Whoever waits for it, or gives it what no graph can hold,
 //     spoils the capture.
@@ -41,6 +42,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #pragma GCC visibility push(default)
@@ -105,6 +107,9 @@ struct Launch {
 using Kernel = void (*)(const Launch &launch, unsigned block);
 /// Null if there is none of that name.
 Kernel findKernel(const std::string &name);
+/// The PTX that a cubin was made of, from the folder FAKE_CUDA_TWINS of the environment, where
+/// segue-compile --gpu-twins wrote it under the hash of the cubin. Empty if there is none.
+std::string findPtx(std::string_view cubin);
 /// The kernel `name` of the PTX `image` in the folder FAKE_CUDA_TWINS of the environment,
 /// where segue-compile --gpu-twins wrote it. Null if there is none.
 segue::TwinEntry findTwin(const std::string &image, const std::string &name);

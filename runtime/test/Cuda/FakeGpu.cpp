@@ -170,8 +170,9 @@ static void runDevice(Device &device) {
     }
     step(device, *candidates[device.random() % candidates.size()]);
     if (device.mood != Mood::Eager && device.random() % 16 == 0) {
+      auto pause = std::chrono::microseconds(device.random() % 30); // calls draw from it too
       held.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(device.random() % 30));
+      std::this_thread::sleep_for(pause);
       held.lock();
     }
   }

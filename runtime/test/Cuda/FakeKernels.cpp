@@ -18,6 +18,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -61,13 +63,25 @@ template <KernelFunctionOfTests function> static void runPiece(const Launch &lau
 static void storeAtNull(const Launch &, unsigned) { std::memset(at(0, 8), 0, 8); }
 static void nothing(const Launch &, unsigned) {}
 
-segue::TwinEntry fakecuda::findTwin(const std::string &image, const std::string &name) {
+/// The path of what the compiler left in the folder FAKE_CUDA_TWINS for an image; empty without one.
+static std::string leftFor(std::string_view image, const char *ending) {
   const char *folder = std::getenv("FAKE_CUDA_TWINS");
   if (!folder)
-    return nullptr;
+    return "";
   char file[24];
-  std::snprintf(file, sizeof(file), "/%016" PRIx64 ".so", uint64_t(XXH3_64bits(image.data(), image.size())));
-  void *object = dlopen((folder + std::string(file)).c_str(), RTLD_NOW | RTLD_LOCAL); // stays for the life of the process
+  std::snprintf(file, sizeof(file), "/%016" PRIx64 ".%s", uint64_t(XXH3_64bits(image.data(), image.size())), ending);
+  return folder + std::string(file);
+}
+
+std::string fakecuda::findPtx(std::string_view cubin) {
+  std::ifstream file(leftFor(cubin, "ptx"), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+segue::TwinEntry fakecuda::findTwin(const std::string &image, const std::string &name) {
+  std::string path = leftFor(image, "so");
+  // It stays for the life of the process.
+  void *object = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!object)
     return nullptr;
   *static_cast<const segue::TwinCalls **>(dlsym(object, segue::kTwinCallsSymbol)) = &segue::twinCalls();

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Program/BinaryImage.h"
+#include "../Device/TestCubin.h"
 #include "TestFile.h"
 #include <cstring>
 #include <fstream>
@@ -53,6 +54,17 @@ static schema::AliasT &addAlias(schema::ProgramT &program, uint32_t input, uint3
 
 static schema::LayoutT &addAlternative(schema::ValueT &value) {
   return *value.alternatives.emplace_back(std::make_unique<schema::LayoutT>());
+}
+
+/// A cubin beside the code of the first kernel.
+static void addCubin(TestFile &file, uint32_t capability) {
+  uint32_t segment = file.addSegment(schema::SegmentKind::cubin, testCubin(capability));
+  file.root.segments[segment]->capability = capability;
+  auto variant = std::make_unique<schema::KernelVariantT>(*file.root.kernels[0]->variants[0]);
+  variant->isa = schema::Isa::cubin;
+  variant->segment = segment;
+  variant->blocks = 32;
+  file.root.kernels[0]->variants.push_back(std::move(variant));
 }
 
 /// A constant segment; returns its index.
@@ -328,6 +340,23 @@ static const Rule rules[] = {
      "segment 1 of 1"},
     {"variant kind", [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->isa = schema::Isa::ptx; },
      "another kind of code"},
+    {"capability of what has none", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->capability = 80; },
+     "segment 0: compute capability 80 of what is no cubin"},
+    {"no cubin",
+     [](TestFile &f, schema::ProgramT &) { f.addSegment(schema::SegmentKind::cubin, Bytes(300, std::byte(1))); },
+     "segment 1: is no cubin: it does not begin with the header of an ELF file"},
+    {"cubin of another capability",
+     [](TestFile &f, schema::ProgramT &) {
+       addCubin(f, 90);
+       f.root.segments[1]->capability = 80;
+     },
+     "segment 1: a cubin for compute capability 90 where 80 is said"},
+    {"cubin as a segment of PTX",
+     [](TestFile &f, schema::ProgramT &) {
+       addCubin(f, 90);
+       f.root.kernels[0]->variants[1]->isa = schema::Isa::ptx;
+     },
+     "segment 1 holds another kind of code"},
     {"variant grid", [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->blocks = 1; },
      "a grid of 1 blocks"},
     {"segment hash", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->hash ^= 1; },
@@ -611,15 +640,15 @@ static const Rule rules[] = {
        addAlternative(*p.inputs[0]).space = schema::Space::device_l1;
      },
      "alternative 0: an output lies in the storage of this input"},
-    {"segment kind", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->kind = schema::SegmentKind(3); },
-     "segment 0: kind 3"},
+    {"segment kind", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->kind = schema::SegmentKind(4); },
+     "segment 0: kind 4"},
     {"segment alignment", [](TestFile &f, schema::ProgramT &) { f.root.segments[0]->alignment = 48; },
      "is not aligned to 48"},
     {"kernel name", [](TestFile &f, schema::ProgramT &) { f.root.kernels[1]->name = "add_f32"; },
      "kernel \"add_f32\": its name is taken"},
     {"instruction set",
-     [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->isa = schema::Isa(3); },
-     "kernel \"add_f32\": instruction set 3"},
+     [](TestFile &f, schema::ProgramT &) { f.root.kernels[0]->variants[0]->isa = schema::Isa(4); },
+     "kernel \"add_f32\": instruction set 4"},
 };
 
 /// The trailer is hash, bytes of the file, bytes of the FlatBuffer, magic.
@@ -726,4 +755,5 @@ TEST(BinaryRules, WhatTheyBreakIsGood) {
   load([](TestFile &f, schema::ProgramT &p) { addRecomputation(f, p); });
   load([](TestFile &, schema::ProgramT &p) { addAlias(p, 0, 0, true); });
   load([](TestFile &f, schema::ProgramT &) { addLocation(f); });
+  load([](TestFile &f, schema::ProgramT &) { addCubin(f, 90); });
 }

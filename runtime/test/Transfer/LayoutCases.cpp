@@ -277,7 +277,7 @@ template <typename Fn> static void forEachIndex(const Shape &extents, const Fn &
 
 namespace {
 /// A value on its way: integers stay integers.
-struct Value {
+struct ElementValue {
   bool isInteger = false;
   int64_t integer = 0;
   double number = 0;
@@ -286,7 +286,7 @@ struct Value {
 };
 } // namespace
 
-static Value readElement(const std::vector<std::byte> &bytes, uint64_t at, ElementType type) {
+static ElementValue readElement(const std::vector<std::byte> &bytes, uint64_t at, ElementType type) {
   switch (type) {
   case ElementType::f32:
     return {.number = load<float>(bytes, at)};
@@ -308,7 +308,7 @@ static Value readElement(const std::vector<std::byte> &bytes, uint64_t at, Eleme
   return {};
 }
 
-template <typename Integer> static Integer toInteger(const Value &value) {
+template <typename Integer> static Integer toInteger(const ElementValue &value) {
   if (value.isInteger)
     return Integer(value.integer);
   if (std::isnan(value.number))
@@ -322,7 +322,7 @@ template <typename Integer> static Integer toInteger(const Value &value) {
   return Integer(number);
 }
 
-static void writeElement(std::vector<std::byte> &bytes, uint64_t at, ElementType type, const Value &value) {
+static void writeElement(std::vector<std::byte> &bytes, uint64_t at, ElementType type, const ElementValue &value) {
   switch (type) {
   case ElementType::f32:
     return store(bytes, at, value.toFloat());
@@ -426,7 +426,7 @@ std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, cons
   auto sourceZero = [&](uint64_t row) {
     return source.layout.zeroPoints ? load<float>(bytes, from.zeroPoints + row * 4) : 0.0f;
   };
-  auto read = [&](const std::vector<int64_t> &index) -> Value {
+  auto read = [&](const std::vector<int64_t> &index) -> ElementValue {
     if (sourceGroups.group) {
       int64_t place = addressOf(source, index);
       float scale = bf16ToFloat(load<uint16_t>(bytes, sourceGroups.scaleOf(place)));
@@ -492,7 +492,7 @@ std::vector<std::byte> segue::test::referenceCopy(const TensorDesc &source, cons
       std::copy_n(bytes.begin() + addressOf(source, index) * int64_t(sourceSize), sourceSize,
                   result.begin() + std::ptrdiff_t(at));
     } else {
-      Value value = read(index);
+      ElementValue value = read(index);
       if (isSourceCoded && !isFloat(target.element) && target.element != ElementType::i1)
         value.number = std::nearbyint(value.number);
       writeElement(result, at, target.element, value);

@@ -298,6 +298,13 @@ prog.kernel @k arguments 1 outputs 1 fixed_bytes [0] bytes_per_unit [4] hash 0 v
 
 // -----
 
+// prog.kernel C3, of another instruction set.
+prog.segment @segment0 elf alignment 64 dense<0> : tensor<4xi8>
+// expected-error @below {{'prog.kernel' op has variant "k" for `ptx` in @segment0, which is a `prog.segment` of `elf`}}
+prog.kernel @k arguments 1 outputs 1 fixed_bytes [0] bytes_per_unit [4] hash 0 variants [#prog.variant<ptx "k" in @segment0>]
+
+// -----
+
 // prog.segment C1.
 // expected-error @below {{'prog.segment' op holds 'tensor<4xf32>', but must hold a 1-D tensor of i8}}
 prog.segment @segment0 constants alignment 64 dense<0.0> : tensor<4xf32>
@@ -313,6 +320,22 @@ prog.segment @segment0 constants alignment 3 dense<0> : tensor<4xi8>
 // prog.segment C3.
 // expected-error @below {{'prog.segment' op is called @code, but segment number 0 must be called @segment0}}
 prog.segment @code elf alignment 64 dense<0> : tensor<4xi8>
+
+// -----
+
+// prog.segment C4.
+// expected-error @below {{'prog.segment' op of `ptx` names compute capability 90, which a cubin alone has}}
+prog.segment @segment0 ptx capability 90 alignment 64 dense<0> : tensor<4xi8>
+
+// -----
+
+// expected-error @below {{'prog.segment' op is no cubin: it does not begin with the header of an ELF file}}
+prog.segment @segment0 cubin capability 90 alignment 64 dense<0> : tensor<64xi8>
+
+// -----
+
+// expected-error @below {{'prog.segment' op names compute capability 0, but its cubin is for 90}}
+prog.segment @segment0 cubin alignment 64 dense<"0x7F454C460201014108000000000000000200BE0001000000000000000000000000000000000000004000000000000000045A000040003800000040000100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"> : tensor<128xi8>
 
 // -----
 

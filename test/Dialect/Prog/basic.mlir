@@ -9,6 +9,8 @@ module attributes {prog.version = array<i32: 0, 1>, prog.producer = "segue test"
 prog.segment @segment0 constants alignment 64 dense<[1, 2, 3, 4]> : tensor<4xi8>
 // CHECK: prog.segment @segment1 elf alignment 64
 prog.segment @segment1 elf alignment 64 dense<0> : tensor<16xi8>
+// CHECK: prog.segment @segment2 cubin capability 90 alignment 64 dense<"0x7F454C46
+prog.segment @segment2 cubin capability 90 alignment 64 dense<"0x7F454C460201014108000000000000000200BE0001000000000000000000000000000000000000004000000000000000045A000040003800000040000100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"> : tensor<128xi8>
 
 // CHECK: prog.kernel @scale arguments 3 outputs 1 fixed_bytes [4, 0, 0] bytes_per_unit [0, 4, 4] hash 18446744073709551615
 // CHECK-SAME: variants [#prog.variant<x86_64_v3 "scale.v3" in @segment1>, #prog.variant<x86_64_v4 "scale.v4" in @segment1>]

@@ -12,8 +12,6 @@
 // RUN: segue-compile %s --target=x86-64-v3,sm_90 --inference-only -o %t.segue
 // RUN: segue-translate --flatbuffer-to-prog %t.segue | FileCheck %s --check-prefix=PROG
 
-// RUN: not segue-compile %s --target=sm_90,sm_80 2>&1 | FileCheck %s --check-prefix=TWO
-// TWO: segue-compile: --target: sm_90 and sm_80 found; give the lowest, which later GPUs run too
 // RUN: not segue-compile %s --target=sm_75 2>&1 | FileCheck %s --check-prefix=OLD
 // OLD: segue-compile: unknown target "sm_75"; known are x86-64-v3, x86-64-v4, sm_80, sm_90, sm_100
 // RUN: not segue-compile %s --emit=ptx 2>&1 | FileCheck %s --check-prefix=NONE

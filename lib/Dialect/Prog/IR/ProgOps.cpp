@@ -9,6 +9,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CubinHeader.h"
 #include "PhaseOrder.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
@@ -265,13 +266,49 @@ LogicalResult KernelOp::verify() {
   return failure(failed(check("fixed_bytes", getFixedBytes())) || failed(check("bytes_per_unit", getBytesPerUnit())));
 }
 
+/// Returns what a segment with code of `isa` holds.
+static SegmentKind kindOf(Isa isa) {
+  switch (isa) {
+  case Isa::X86_64_v3:
+  case Isa::X86_64_v4:
+    return SegmentKind::Elf;
+  case Isa::Ptx:
+    return SegmentKind::Ptx;
+  case Isa::Cubin:
+    return SegmentKind::Cubin;
+  }
+  llvm_unreachable("unknown instruction set");
+}
+
 LogicalResult KernelOp::verifySymbolUses(SymbolTableCollection &symbols) {
   for (auto variant : getVariants().value_or(ArrayAttr::get(getContext(), {})).getAsRange<VariantAttr>()) {
     auto segment = symbols.lookupNearestSymbolFrom<SegmentOp>(*this, variant.getSegment());
     if (!segment || segment.getKind() == SegmentKind::Constants) // C3
       return emitOpError() << "has variant " << variant.getSymbol() << " in " << variant.getSegment()
                            << ", which is not a `prog.segment` of code";
+    if (segment.getKind() != kindOf(variant.getIsa()))
+      return emitOpError() << "has variant " << variant.getSymbol() << " for `" << stringifyIsa(variant.getIsa())
+                           << "` in " << variant.getSegment() << ", which is a `prog.segment` of `"
+                           << stringifySegmentKind(segment.getKind()) << "`";
   }
+  return success();
+}
+
+static LogicalResult verifyCubin(SegmentOp op) {
+  if (op.getKind() != SegmentKind::Cubin) {
+    if (op.getCapability())
+      return op.emitOpError() << "of `" << stringifySegmentKind(op.getKind()) << "` names compute capability "
+                              << op.getCapability() << ", which a cubin alone has";
+    return success();
+  }
+  SmallVector<char> storage;
+  ArrayRef<char> bytes = op.getBytes(storage);
+  segue::schema::CubinHeader header;
+  if (std::string wrong = segue::schema::readCubinHeader(bytes.data(), bytes.size(), header); !wrong.empty())
+    return op.emitOpError() << "is no cubin: " << wrong;
+  if (header.capability != op.getCapability())
+    return op.emitOpError() << "names compute capability " << op.getCapability() << ", but its cubin is for "
+                            << header.capability;
   return success();
 }
 
@@ -288,7 +325,7 @@ LogicalResult SegmentOp::verify() {
   if (getSymName() != expected) // C3
     return emitOpError() << "is called @" << getSymName() << ", but segment number " << number << " must be called @"
                          << expected;
-  return success();
+  return verifyCubin(*this); // C4
 }
 
 ArrayRef<char> SegmentOp::getBytes(SmallVectorImpl<char> &storage) {

@@ -54,6 +54,14 @@ namespace segue::inline runtime::cuda {
   X(AttentionF16x256, attendRowsGradF16x256, AttentionKernelArgs, 10)                                                  \
   X(AttentionF16x256, attendKeysGradF16x256, AttentionKernelArgs, 10)                                                  \
   X(AttentionF16x256, attendValuesGradF16x256, AttentionKernelArgs, 10)                                                \
+  X(AttentionTf32x64, attendRowsTf32x64, AttentionKernelArgs, 10)                                                      \
+  X(AttentionTf32x64, attendRowsGradTf32x64, AttentionKernelArgs, 10)                                                  \
+  X(AttentionTf32x64, attendKeysGradTf32x64, AttentionKernelArgs, 10)                                                  \
+  X(AttentionTf32x64, attendValuesGradTf32x64, AttentionKernelArgs, 10)                                                \
+  X(AttentionTf32x128, attendRowsTf32x128, AttentionKernelArgs, 10)                                                    \
+  X(AttentionTf32x128, attendRowsGradTf32x128, AttentionKernelArgs, 10)                                                \
+  X(AttentionTf32x128, attendKeysGradTf32x128, AttentionKernelArgs, 10)                                                \
+  X(AttentionTf32x128, attendValuesGradTf32x128, AttentionKernelArgs, 10)                                              \
   X(CodeProducts, multiplyCodes, CodesArgs, 6)                                                                         \
   X(CodeProducts, multiplyFewRows, CodesArgs, 6)                                                                       \
   X(CodeProducts, widenCodes, WidenArgs, 6)                                                                            \
@@ -84,6 +92,8 @@ namespace segue::inline runtime::cuda {
   X(AttentionF16x64, true)                                                                                             \
   X(AttentionF16x128, true)                                                                                            \
   X(AttentionF16x256, true)                                                                                            \
+  X(AttentionTf32x64, true)                                                                                            \
+  X(AttentionTf32x128, true)                                                                                           \
   X(CodeProducts, true)                                                                                                \
   X(Convolution, true)                                                                                                 \
   X(Gradients, true)                                                                                                   \
@@ -102,10 +112,10 @@ struct AttentionKernelArgs {
   AttentionGradSpec spec;
 };
 
-/// The limits of attention on tensor cores (TensorAttention.h), and the rows, or keys, of a block. Strides are
-/// multiples of so many elements, and addresses of as many bytes as those are.
+/// The rows, or keys, of a block of attention on tensor cores (TensorAttention.h), and what rows of its operands begin
+/// at multiples of.
 struct TensorAttention {
-  static constexpr int64_t mostDims = 256, blockRows = 128, multiple = 8;
+  static constexpr int64_t blockRows = 128, alignmentBytes = 16;
 };
 
 /// In how many passes a kernel for heads of `width` dims makes its result, each by blocks of its own: registers hold
@@ -113,7 +123,9 @@ struct TensorAttention {
 struct TensorPasses {
   int64_t rows, keys, values;
 };
-constexpr TensorPasses tensorPasses(int64_t width) {
+constexpr TensorPasses tensorPasses(ElementType type, int64_t width) {
+  if (type == ElementType::f32)
+    return width == 64 ? TensorPasses{1, 1, 1} : TensorPasses{1, 2, 1};
   return width == 64 ? TensorPasses{1, 1, 0} : width == 128 ? TensorPasses{1, 1, 1} : TensorPasses{2, 4, 2};
 }
 

@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 //
 // What Attention.h says for bf16 and f16, any extents and strides, and heads of at most 256
-// dims, as the files Attention<type>x<width>.cu make kernels of it: a head is as wide as
-// zeros make it. Scores, their softmax and all sums are f32. The weights of the second
-// product, and the gradients of scores, are rounded to the type of the operands, as tensor
-// cores take no other. The derivative is two kernels without atomics, as in Attention.cu.
+// dims, and for f32 as TF32, of at most 128, as the files Attention<type>x<width>.cu make
+// kernels of it: a head is as wide as zeros make it. Scores, their softmax and all sums are
+// f32. The weights of the second product, and the gradients of scores, are rounded to the
+// type of the operands, as tensor cores take no other; operands of f32 are rounded to TF32.
+// The derivative is two kernels without atomics, as in Attention.cu.
 //
 // A block has 128 rows (or, for dk and dv, keys), 16 to a warp, which holds them in
 // registers as A of its products (TensorCores.h). The other operands, keys and values (or
@@ -31,83 +32,116 @@
 namespace segue::inline runtime::cuda::tensor {
 
 inline constexpr int blockRows = int(TensorAttention::blockRows), warpRows = 16;
-inline constexpr int tileElements = 4096, pieceElements = 8;
+inline constexpr int tileBytes = 8192;
 inline constexpr float log2OfE = 1.44269504f;
 
+template <ElementType type> using Stored = typename gpu::Form<type>::Stored;
+/// The elements of a tile, of a word, and of 16 bytes; the columns of A in a product.
+template <ElementType type> inline constexpr int tileElements = tileBytes / int(sizeof(Stored<type>));
+template <ElementType type> inline constexpr int wordElements = gpu::Form<type>::perWord;
+template <ElementType type> inline constexpr int pieceElements = gpu::Form<type>::perPiece;
+template <ElementType type> inline constexpr int depthOf = gpu::Form<type>::depth;
+
 /// An operand of a head. Its rows begin at multiples of 16 bytes, and have whole pieces of as many.
-struct Lines {
-  uint16_t *data;
+template <ElementType type> struct Lines {
+  Stored<type> *data;
   int64_t step;
   int count, dims;
 };
 
-GPU_FUNCTION bool isWithin(const Lines &lines, int row, int dim) { return row < lines.count && dim < lines.dims; }
-GPU_FUNCTION uint16_t *addressOf(const Lines &lines, int row, int dim) { return lines.data + row * lines.step + dim; }
-
-GPU_FUNCTION Lines linesOf(const Rows &rows, int64_t dims) {
-  return {reinterpret_cast<uint16_t *>(rows.data), rows.step, rows.count, int(dims)};
+template <ElementType type> GPU_FUNCTION bool isWithin(const Lines<type> &lines, int row, int dim) {
+  return row < lines.count && dim < lines.dims;
+}
+template <ElementType type> GPU_FUNCTION Stored<type> *addressOf(const Lines<type> &lines, int row, int dim) {
+  return lines.data + row * lines.step + dim;
 }
 
-/// Elements `dim` and the next of a row, zeros beyond its ends.
-GPU_FUNCTION uint32_t wordAt(const Lines &lines, int row, int dim) {
+template <ElementType type> GPU_FUNCTION Lines<type> linesOf(const Rows &rows, int64_t dims) {
+  return {reinterpret_cast<Stored<type> *>(rows.data), rows.step, rows.count, int(dims)};
+}
+
+/// The word of a row that begins with element `dim`, zeros beyond its ends.
+template <ElementType type> GPU_FUNCTION uint32_t wordAt(const Lines<type> &lines, int row, int dim) {
   return isWithin(lines, row, dim) ? *reinterpret_cast<const gpu::Word *>(addressOf(lines, row, dim)) : 0;
 }
 
+/// Writes elements `dim` and the next of a row.
 template <ElementType type>
-GPU_FUNCTION void setWordAt(const Lines &lines, int row, int dim, float lower, float upper) {
-  if (isWithin(lines, row, dim))
-    *reinterpret_cast<gpu::Word *>(addressOf(lines, row, dim)) = gpu::wordOf<type>(lower, upper);
+GPU_FUNCTION void setPairAt(const Lines<type> &lines, int row, int dim, float lower, float upper) {
+  if (!isWithin(lines, row, dim))
+    return;
+  auto *words = reinterpret_cast<gpu::Word *>(addressOf(lines, row, dim));
+  if constexpr (wordElements<type> == 2) {
+    *words = gpu::wordOf<type>(lower, upper);
+  } else {
+    words[0] = gpu::bitsOf(lower);
+    words[1] = gpu::bitsOf(upper);
+  }
 }
 
-/// The lane's row of a matrix in registers, or 8 rows before its other; and the first of its two columns.
+/// The lane's row of a matrix in registers, or 8 rows before its other; and the first of its two columns of C.
 GPU_FUNCTION int laneRow() { return int(gpu::lane()) / 4; }
 GPU_FUNCTION int laneColumn() { return int(gpu::lane()) % 4 * 2; }
+/// The first column of the lane's words of A.
+template <ElementType type> GPU_FUNCTION int laneWordColumn() { return int(gpu::lane()) % 4 * wordElements<type>; }
+
+/// 16 rows of a matrix as A of products over all dims, 4 words of a lane for each product.
+template <ElementType type, int width> using RowsOfWarp = uint32_t[width / depthOf<type>][4];
 
 /// 16 rows from `first` on, as A of products over all dims.
-template <int width> GPU_FUNCTION void loadRows(uint32_t (&to)[width / 16][4], const Lines &lines, int first) {
+template <ElementType type, int width>
+GPU_FUNCTION void loadRows(RowsOfWarp<type, width> &to, const Lines<type> &lines, int first) {
+  constexpr int depth = depthOf<type>;
   GPU_UNROLL
-  for (int k = 0; k < width / 16; ++k)
+  for (int k = 0; k < width / depth; ++k)
     GPU_UNROLL
-    for (int i = 0; i < 4; ++i)
-      to[k][i] = wordAt(lines, first + laneRow() + i % 2 * 8, 16 * k + laneColumn() + i / 2 * 8);
+    for (int i = 0; i < 4; ++i) {
+      int row = first + laneRow() + i % 2 * 8, dim = depth * k + laneWordColumn<type>() + i / 2 * (depth / 2);
+      to[k][i] = gpu::rounded<type>(wordAt(lines, row, dim));
+    }
 }
 
 /// Two stages of two tiles, of tileElements / width rows each. Between rows lie 16 bytes, so
 /// that eight rows of a matrix are in different banks.
-template <int width> struct alignas(16) Tiles {
-  static constexpr int rows = tileElements / width, pitch = width + pieceElements;
-  uint16_t at[2][2][rows * pitch];
+template <ElementType type, int width> struct alignas(16) Tiles {
+  static constexpr int rows = tileElements<type> / width, pitch = width + pieceElements<type>;
+  Stored<type> at[2][2][rows * pitch];
 };
 
-template <int width> GPU_FUNCTION void fetchTile(uint16_t *tile, const Lines &lines, int firstRow) {
-  constexpr int pieces = width / pieceElements;
+template <ElementType type, int width>
+GPU_FUNCTION void fetchTile(Stored<type> *tile, const Lines<type> &lines, int firstRow) {
+  constexpr int pieces = width / pieceElements<type>, all = tileElements<type> / pieceElements<type>;
   GPU_UNROLL
-  for (int i = 0; i < tileElements / pieceElements / int(gpu::blockThreads); ++i) {
+  for (int i = 0; i < all / int(gpu::blockThreads); ++i) {
     int number = gpu::kept(int(gpu::thread())) + i * int(gpu::blockThreads);
-    int row = number / pieces, dim = number % pieces * pieceElements;
+    int row = number / pieces, dim = number % pieces * pieceElements<type>;
     bool isThere = isWithin(lines, firstRow + row, dim);
-    gpu::copyAsync(tile + row * Tiles<width>::pitch + dim,
+    gpu::copyAsync(tile + row * Tiles<type, width>::pitch + dim,
                    isThere ? addressOf(lines, firstRow + row, dim) : lines.data, isThere);
   }
 }
 
 /// Makes the products of the warp's rows with `columns` rows of a tile, from `first` on.
 template <ElementType type, int width, int columns>
-GPU_FUNCTION void multiplyRows(float (&products)[columns / 8][4], const uint32_t (&rows)[width / 16][4],
-                               const uint16_t *tile, int first) {
-  constexpr int pitch = Tiles<width>::pitch;
-  const uint16_t *named = tile + (first + int(gpu::lane()) % 8) * pitch + int(gpu::lane()) / 8 * 8;
+GPU_FUNCTION void multiplyRows(float (&products)[columns / 8][4], const RowsOfWarp<type, width> &rows,
+                               const Stored<type> *tile, int first) {
+  constexpr int pitch = Tiles<type, width>::pitch, depth = depthOf<type>;
+  const Stored<type> *named =
+      tile + (first + int(gpu::lane()) % 8) * pitch + int(gpu::lane()) / 8 * pieceElements<type>;
   GPU_UNROLL
   for (int n = 0; n < columns / 8; ++n)
     GPU_UNROLL
     for (int i = 0; i < 4; ++i)
       products[n][i] = 0;
   GPU_UNROLL
-  for (int k = 0; k < width / 32; ++k)
+  for (int k = 0; k < width / (2 * depth); ++k)
     GPU_UNROLL
     for (int n = 0; n < columns / 8; ++n) {
       uint32_t b[4];
-      gpu::loadMatrices(b, named + 8 * n * pitch + 32 * k);
+      gpu::loadMatrices(b, named + 8 * n * pitch + 2 * depth * k);
+      GPU_UNROLL
+      for (uint32_t &word : b)
+        word = gpu::rounded<type>(word);
       gpu::multiply<type>(products[n], rows[2 * k], b[0], b[1]);
       gpu::multiply<type>(products[n], rows[2 * k + 1], b[2], b[3]);
     }
@@ -116,20 +150,37 @@ GPU_FUNCTION void multiplyRows(float (&products)[columns / 8][4], const uint32_t
 /// Adds to `sums` the weights times rows of a tile from `first` on, for columns from `firstColumn` on.
 template <ElementType type, int width, int columns, int passWidth>
 GPU_FUNCTION void addProduct(float (&sums)[passWidth / 8][4], const float (&weights)[columns / 8][4],
-                             const uint16_t *tile, int first, int firstColumn) {
-  constexpr int pitch = Tiles<width>::pitch;
-  const uint16_t *named = tile + (first + int(gpu::lane()) % 16) * pitch + firstColumn + int(gpu::lane()) / 16 * 8;
-  GPU_UNROLL
-  for (int k = 0; k < columns / 16; ++k) {
-    const float(&left)[4] = weights[2 * k], (&right)[4] = weights[2 * k + 1];
-    uint32_t a[4] = {gpu::wordOf<type>(left[0], left[1]), gpu::wordOf<type>(left[2], left[3]),
-                     gpu::wordOf<type>(right[0], right[1]), gpu::wordOf<type>(right[2], right[3])};
+                             const Stored<type> *tile, int first, int firstColumn) {
+  constexpr int pitch = Tiles<type, width>::pitch;
+  if constexpr (type == ElementType::f32) {
+    const Stored<type> *named = tile + (first + laneColumn()) * pitch + firstColumn + laneRow();
     GPU_UNROLL
-    for (int n = 0; n < passWidth / 16; ++n) {
-      uint32_t b[4];
-      gpu::loadMatricesTransposed(b, named + 16 * k * pitch + 16 * n);
-      gpu::multiply<type>(sums[2 * n], a, b[0], b[1]);
-      gpu::multiply<type>(sums[2 * n + 1], a, b[2], b[3]);
+    for (int k = 0; k < columns / 8; ++k) {
+      uint32_t a[4];
+      GPU_UNROLL
+      for (int i = 0; i < 4; ++i) // columns 2 t and 2 t + 1 of both rows
+        a[i] = gpu::rounded<type>(gpu::bitsOf(weights[k][i % 2 * 2 + i / 2]));
+      GPU_UNROLL
+      for (int n = 0; n < passWidth / 8; ++n) {
+        const Stored<type> *at = named + 8 * k * pitch + 8 * n;
+        gpu::multiply<type>(sums[n], a, gpu::rounded<type>(at[0]), gpu::rounded<type>(at[pitch]));
+      }
+    }
+  } else {
+    const Stored<type> *named =
+        tile + (first + int(gpu::lane()) % 16) * pitch + firstColumn + int(gpu::lane()) / 16 * 8;
+    GPU_UNROLL
+    for (int k = 0; k < columns / 16; ++k) {
+      const float(&left)[4] = weights[2 * k], (&right)[4] = weights[2 * k + 1];
+      uint32_t a[4] = {gpu::wordOf<type>(left[0], left[1]), gpu::wordOf<type>(left[2], left[3]),
+                       gpu::wordOf<type>(right[0], right[1]), gpu::wordOf<type>(right[2], right[3])};
+      GPU_UNROLL
+      for (int n = 0; n < passWidth / 16; ++n) {
+        uint32_t b[4];
+        gpu::loadMatricesTransposed(b, named + 16 * k * pitch + 16 * n);
+        gpu::multiply<type>(sums[2 * n], a, b[0], b[1]);
+        gpu::multiply<type>(sums[2 * n + 1], a, b[2], b[3]);
+      }
     }
   }
 }
@@ -179,19 +230,22 @@ GPU_FUNCTION float largestOfRow(float value) {
 }
 
 template <ElementType type> GPU_FUNCTION float dot(uint32_t a, uint32_t b, float sum) {
-  sum = gpu::multiplyAdd(gpu::numberOf<type>(a, false), gpu::numberOf<type>(b, false), sum);
-  return gpu::multiplyAdd(gpu::numberOf<type>(a, true), gpu::numberOf<type>(b, true), sum);
+  if constexpr (wordElements<type> == 1)
+    return gpu::multiplyAdd(gpu::floatOf(a), gpu::floatOf(b), sum);
+  else
+    return gpu::multiplyAdd(gpu::numberOf<type>(a, true), gpu::numberOf<type>(b, true),
+                            gpu::multiplyAdd(gpu::numberOf<type>(a, false), gpu::numberOf<type>(b, false), sum));
 }
 
 /// Writes 16 rows of sums times a factor for each of the lane's rows.
 template <ElementType type, int passWidth>
-GPU_FUNCTION void store(const Lines &to, const float (&sums)[passWidth / 8][4], int firstRow, int firstColumn,
+GPU_FUNCTION void store(const Lines<type> &to, const float (&sums)[passWidth / 8][4], int firstRow, int firstColumn,
                         float factor, float lowerFactor) {
   GPU_UNROLL
   for (int n = 0; n < passWidth / 8; ++n) {
     int row = firstRow + laneRow(), dim = firstColumn + 8 * n + laneColumn();
-    setWordAt<type>(to, row, dim, sums[n][0] * factor, sums[n][1] * factor);
-    setWordAt<type>(to, row + 8, dim, sums[n][2] * lowerFactor, sums[n][3] * lowerFactor);
+    setPairAt(to, row, dim, sums[n][0] * factor, sums[n][1] * factor);
+    setPairAt(to, row + 8, dim, sums[n][2] * lowerFactor, sums[n][3] * lowerFactor);
   }
 }
 
@@ -223,10 +277,11 @@ GPU_FUNCTION int keysSeen(const AttentionSpec &spec, const Item &item) {
 
 /// Brings the tiles of keys and values from `firstKey` on to a stage. Where they lie is found anew, which takes fewer
 /// registers than to know it.
-template <int width> GPU_FUNCTION void fetchKeys(Tiles<width> &tiles, int stage, const Head &head, int firstKey) {
+template <ElementType type, int width>
+GPU_FUNCTION void fetchKeys(Tiles<type, width> &tiles, int stage, const Head &head, int firstKey) {
   auto operands = operandsOf({head.args, gpu::kept(head.batch), gpu::kept(head.head)});
-  fetchTile<width>(tiles.at[stage][0], linesOf(operands.k, head.args.spec.forward.dim), firstKey);
-  fetchTile<width>(tiles.at[stage][1], linesOf(operands.v, head.args.spec.forward.dim), firstKey);
+  fetchTile<type, width>(tiles.at[stage][0], linesOf<type>(operands.k, head.args.spec.forward.dim), firstKey);
+  fetchTile<type, width>(tiles.at[stage][1], linesOf<type>(operands.v, head.args.spec.forward.dim), firstKey);
 }
 
 //===----------------------------------------------------------------------===//
@@ -234,8 +289,9 @@ template <int width> GPU_FUNCTION void fetchKeys(Tiles<width> &tiles, int stage,
 //===----------------------------------------------------------------------===//
 
 template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows(const AttentionKernelArgs &args) {
-  GPU_SHARED Tiles<width> tiles;
-  constexpr int passes = int(tensorPasses(width).rows), passWidth = width / passes, tileRows = Tiles<width>::rows;
+  GPU_SHARED Tiles<type, width> tiles;
+  constexpr int passes = int(tensorPasses(type, width).rows), passWidth = width / passes;
+  constexpr int tileRows = Tiles<type, width>::rows;
   const AttentionSpec &spec = args.spec.forward;
   int64_t items = itemsOf(spec, spec.rows, passes);
   for (int64_t number = gpu::block(); number < items; number += gpu::blocks()) {
@@ -244,18 +300,18 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
     int firstRow = item.firstOfWarp, seen = keysSeen(spec, item);
     int rows = int(spec.rows);
     auto operands = operandsOf(head);
-    uint32_t q[width / 16][4];
-    loadRows<width>(q, linesOf(operands.q, spec.dim), firstRow);
+    RowsOfWarp<type, width> q;
+    loadRows<type, width>(q, linesOf<type>(operands.q, spec.dim), firstRow);
     float most[2] = {-gpu::infinity, -gpu::infinity}, total[2] = {};
     float sums[passWidth / 8][4] = {};
 
     gpu::waitForBlock(); // others may still read the last tiles of the last item
-    fetchKeys<width>(tiles, 0, head, 0);
+    fetchKeys<type, width>(tiles, 0, head, 0);
     for (int firstKey = 0, stage = 0; firstKey < seen; firstKey += tileRows, stage ^= 1) {
       gpu::waitForCopies();
       gpu::waitForBlock(); // all have copied these tiles, and read those before
       if (firstKey + tileRows < seen)
-        fetchKeys<width>(tiles, stage ^ 1, head, firstKey + tileRows);
+        fetchKeys<type, width>(tiles, stage ^ 1, head, firstKey + tileRows);
       GPU_KEEP_LOOP
       for (int at = 0; at < tileRows; at += columns) {
         if (firstRow >= rows || (spec.causal && firstKey + at > firstRow + warpRows - 1))
@@ -300,13 +356,15 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
         lse[8 * half] = sum == 0.0f ? -gpu::infinity : most[half] + gpu::logarithm(sum);
     }
     Rows out = operandsOf({args, gpu::kept(head.batch), gpu::kept(head.head)}).out;
-    store<type, passWidth>(linesOf(out, spec.dim), sums, firstRow, item.firstColumn, factors[0], factors[1]);
+    store<type, passWidth>(linesOf<type>(out, spec.dim), sums, firstRow, item.firstColumn, factors[0], factors[1]);
   }
 }
 
 template <ElementType type, int width, int columns> GPU_FUNCTION void attendRowsGrad(const AttentionKernelArgs &args) {
-  GPU_SHARED Tiles<width> tiles;
-  constexpr int passes = int(tensorPasses(width).rows), passWidth = width / passes, tileRows = Tiles<width>::rows;
+  GPU_SHARED Tiles<type, width> tiles;
+  constexpr int depth = depthOf<type>;
+  constexpr int passes = int(tensorPasses(type, width).rows), passWidth = width / passes;
+  constexpr int tileRows = Tiles<type, width>::rows;
   const AttentionSpec &spec = args.spec.forward;
   int64_t items = itemsOf(spec, spec.rows, passes);
   for (int64_t number = gpu::block(); number < items; number += gpu::blocks()) {
@@ -314,17 +372,18 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
     const Head &head = item.head;
     int firstRow = item.firstOfWarp, seen = keysSeen(spec, item);
     auto operands = operandsOf(head);
-    uint32_t q[width / 16][4], gradOut[width / 16][4];
-    loadRows<width>(q, linesOf(operands.q, spec.dim), firstRow);
-    loadRows<width>(gradOut, linesOf(operands.gradOut, spec.dim), firstRow);
+    RowsOfWarp<type, width> q, gradOut;
+    loadRows<type, width>(q, linesOf<type>(operands.q, spec.dim), firstRow);
+    loadRows<type, width>(gradOut, linesOf<type>(operands.gradOut, spec.dim), firstRow);
     float base[2], delta[2] = {};
-    Lines out = linesOf(operands.out, spec.dim);
+    Lines<type> out = linesOf<type>(operands.out, spec.dim);
     GPU_UNROLL
-    for (int dims = 0; dims < width / 16; ++dims)
+    for (int k = 0; k < width / depth; ++k)
       GPU_UNROLL
-      for (int i = 0; i < 4; ++i)
-        delta[i % 2] = dot<type>(wordAt(out, firstRow + laneRow() + i % 2 * 8, 16 * dims + laneColumn() + i / 2 * 8),
-                                 gradOut[dims][i], delta[i % 2]);
+      for (int i = 0; i < 4; ++i) {
+        int row = firstRow + laneRow() + i % 2 * 8, dim = depth * k + laneWordColumn<type>() + i / 2 * (depth / 2);
+        delta[i % 2] = dot<type>(wordAt(out, row, dim), gradOut[k][i], delta[i % 2]);
+      }
     GPU_UNROLL
     for (int half = 0; half < 2; ++half) {
       int row = firstRow + laneRow() + 8 * half;
@@ -334,12 +393,12 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
     float sums[passWidth / 8][4] = {};
 
     gpu::waitForBlock(); // others may still read the last tiles of the last item
-    fetchKeys<width>(tiles, 0, head, 0);
+    fetchKeys<type, width>(tiles, 0, head, 0);
     for (int firstKey = 0, stage = 0; firstKey < seen; firstKey += tileRows, stage ^= 1) {
       gpu::waitForCopies();
       gpu::waitForBlock(); // all have copied these tiles, and read those before
       if (firstKey + tileRows < seen)
-        fetchKeys<width>(tiles, stage ^ 1, head, firstKey + tileRows);
+        fetchKeys<type, width>(tiles, stage ^ 1, head, firstKey + tileRows);
       GPU_KEEP_LOOP
       for (int at = 0; at < tileRows; at += columns) {
         if (firstRow >= spec.rows || (spec.causal && firstKey + at > firstRow + warpRows - 1))
@@ -357,7 +416,7 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
       }
     }
     Rows gradQ = rowsOf(head, args.gradQ, args.spec.gradQ, spec.rows);
-    store<type, passWidth>(linesOf(gradQ, spec.dim), sums, firstRow, item.firstColumn, spec.scale, spec.scale);
+    store<type, passWidth>(linesOf<type>(gradQ, spec.dim), sums, firstRow, item.firstColumn, spec.scale, spec.scale);
   }
 }
 
@@ -366,18 +425,18 @@ template <int tileRows> struct RowNumbers {
   float base[2][tileRows], delta[2][tileRows];
 };
 
-/// Makes the numbers of the rows of a tile: a thread sums over 16 dims, and neighbours over a row. Sums for dv alone
-/// need no `delta`.
+/// Makes the numbers of the rows of a tile: a thread sums over its part of a row, and neighbours over the row. Sums for
+/// dv alone need no `delta`.
 template <ElementType type, int width, bool makesDelta>
-GPU_FUNCTION void makeRowNumbers(RowNumbers<Tiles<width>::rows> &numbers, int stage, const Lines &out,
-                                 const Lines &gradOut, const float *lse, int firstRow) {
-  constexpr int together = width / 16;
-  static_assert(tileElements / 16 == gpu::blockThreads && together <= gpu::warpThreads);
+GPU_FUNCTION void makeRowNumbers(RowNumbers<Tiles<type, width>::rows> &numbers, int stage, const Lines<type> &out,
+                                 const Lines<type> &gradOut, const float *lse, int firstRow) {
+  constexpr int part = tileElements<type> / int(gpu::blockThreads), together = width / part;
+  static_assert(part % pieceElements<type> == 0 && together <= int(gpu::warpThreads));
   int thread = gpu::kept(int(gpu::thread()));
-  int local = thread / together, row = firstRow + local, part = thread % together, dim = 16 * part;
+  int local = thread / together, row = firstRow + local, number = thread % together, dim = part * number;
   float sum = 0;
   GPU_KEEP_LOOP
-  for (int end = dim + 16; makesDelta && isWithin(out, row, dim) && dim < end; dim += pieceElements) {
+  for (int end = dim + part; makesDelta && isWithin(out, row, dim) && dim < end; dim += pieceElements<type>) {
     auto a = *reinterpret_cast<const gpu::Piece *>(addressOf(out, row, dim));
     auto b = *reinterpret_cast<const gpu::Piece *>(addressOf(gradOut, row, dim));
     GPU_UNROLL
@@ -387,7 +446,7 @@ GPU_FUNCTION void makeRowNumbers(RowNumbers<Tiles<width>::rows> &numbers, int st
   GPU_UNROLL
   for (int distance = together / 2; distance; distance /= 2)
     sum += shuffled(sum, distance);
-  if (part == 0) {
+  if (number == 0) {
     numbers.delta[stage][local] = sum;
     numbers.base[stage][local] = row < out.count ? baseOf(lse[row]) : 0.0f;
   }
@@ -400,9 +459,10 @@ enum class KeySums { Both, Values, Keys };
 template <ElementType type, int width, int columns, KeySums made>
 GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
   constexpr bool makesValues = made != KeySums::Keys, makesKeys = made != KeySums::Values;
-  constexpr int passes = int(made == KeySums::Values ? tensorPasses(width).values : tensorPasses(width).keys);
-  constexpr int passWidth = width / passes, tileRows = Tiles<width>::rows;
-  GPU_SHARED Tiles<width> tiles;
+  constexpr TensorPasses all = tensorPasses(type, width);
+  constexpr int passes = int(made == KeySums::Values ? all.values : all.keys);
+  constexpr int passWidth = width / passes, tileRows = Tiles<type, width>::rows;
+  GPU_SHARED Tiles<type, width> tiles;
   GPU_SHARED RowNumbers<tileRows> numbers;
   const AttentionSpec &spec = args.spec.forward;
   int64_t items = itemsOf(spec, spec.keys, passes);
@@ -411,26 +471,26 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
     const Head &head = item.head;
     int firstKey = item.firstOfWarp;
     auto operands = operandsOf(head);
-    Lines q = linesOf(operands.q, spec.dim), gradOut = linesOf(operands.gradOut, spec.dim),
-          out = linesOf(operands.out, spec.dim);
+    Lines<type> q = linesOf<type>(operands.q, spec.dim), gradOut = linesOf<type>(operands.gradOut, spec.dim),
+          out = linesOf<type>(operands.out, spec.dim);
     const float *lse = args.lse + item.number * spec.rows;
-    uint32_t k[width / 16][4], v[width / 16][4];
-    loadRows<width>(k, linesOf(operands.k, spec.dim), firstKey);
+    RowsOfWarp<type, width> k, v;
+    loadRows<type, width>(k, linesOf<type>(operands.k, spec.dim), firstKey);
     if constexpr (makesKeys)
-      loadRows<width>(v, linesOf(operands.v, spec.dim), firstKey);
+      loadRows<type, width>(v, linesOf<type>(operands.v, spec.dim), firstKey);
     float keySums[passWidth / 8][4] = {}, valueSums[passWidth / 8][4] = {};
 
     int begin = spec.causal ? item.first : 0;
     gpu::waitForBlock(); // others may still read the last tiles of the last item
-    fetchTile<width>(tiles.at[0][0], q, begin);
-    fetchTile<width>(tiles.at[0][1], gradOut, begin);
+    fetchTile<type, width>(tiles.at[0][0], q, begin);
+    fetchTile<type, width>(tiles.at[0][1], gradOut, begin);
     makeRowNumbers<type, width, makesKeys>(numbers, 0, out, gradOut, lse, begin);
     for (int firstRow = begin, stage = 0; firstRow < spec.rows; firstRow += tileRows, stage ^= 1) {
       gpu::waitForCopies();
       gpu::waitForBlock(); // all have copied these tiles, and read those before
       if (firstRow + tileRows < spec.rows) {
-        fetchTile<width>(tiles.at[stage ^ 1][0], q, firstRow + tileRows);
-        fetchTile<width>(tiles.at[stage ^ 1][1], gradOut, firstRow + tileRows);
+        fetchTile<type, width>(tiles.at[stage ^ 1][0], q, firstRow + tileRows);
+        fetchTile<type, width>(tiles.at[stage ^ 1][1], gradOut, firstRow + tileRows);
         makeRowNumbers<type, width, makesKeys>(numbers, stage ^ 1, out, gradOut, lse, firstRow + tileRows);
       }
       GPU_KEEP_LOOP
@@ -461,8 +521,8 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
         }
       }
     }
-    Lines gradK = linesOf(rowsOf(head, args.gradK, args.spec.gradK, spec.keys), spec.dim),
-          gradV = linesOf(rowsOf(head, args.gradV, args.spec.gradV, spec.keys), spec.dim);
+    Lines<type> gradK = linesOf<type>(rowsOf(head, args.gradK, args.spec.gradK, spec.keys), spec.dim),
+          gradV = linesOf<type>(rowsOf(head, args.gradV, args.spec.gradV, spec.keys), spec.dim);
     if constexpr (makesKeys)
       store<type, passWidth>(gradK, keySums, firstKey, item.firstColumn, spec.scale, spec.scale);
     if constexpr (makesValues)

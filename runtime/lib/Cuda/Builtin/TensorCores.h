@@ -5,13 +5,14 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Products of 16 x 16 by 16 x 8 matrices on tensor cores (mma.sync), matrices of shared
+// Products of 16 x 16 by 16 x 8 matrices of half words on tensor cores (mma.sync), and of
+// 16 x 8 by 8 x 8 matrices of f32 as TF32, which has 10 bits behind the point; matrices of shared
 // memory in the registers of a warp (ldmatrix), and copies to shared memory that go on
 // beside other work (cp.async): PTX of sm_80.
 //
 // Which thread holds which element is said by the PTX ISA, chapters "Matrix Fragments for
-// mma.m16n8k16 with floating point type" and "ldmatrix". Of lane l, with g = l / 4 and
-// t = l % 4, an element being half a word, the lower one first:
+// mma.m16n8k16 with floating point type", "mma.m16n8k8" and "ldmatrix". Of lane l, with
+// g = l / 4 and t = l % 4, an element being half a word, the lower one first:
 //
 //   A, 16 rows of 16:  words 0 and 2 are of row g, 1 and 3 of row g + 8; words 0 and 1 have
 //                      columns 2 t and 2 t + 1, words 2 and 3 those 8 further
@@ -22,7 +23,15 @@
 //                      column g, rows 2 t and 2 t + 1
 //
 // So what C leaves in a thread is a half of A for the next product, and rows of a matrix in
-// memory are columns of B, or rows of B with .trans.
+// memory are columns of B, or rows of B with .trans. Of TF32, an element being a word:
+//
+//   A, 16 rows of 8:   words 0 and 2 are of row g, 1 and 3 of row g + 8; words 0 and 1 have
+//                      column t, words 2 and 3 column t + 4
+//   B, 8 rows of 8:    column g; word 0 has row t, word 1 row t + 4
+//   ldmatrix.x4:       word i is of matrix i of 8 rows of 4, its row g, column t
+//
+// There C is no A as it is, but columns of A may come in any order, if rows of B do: t stands
+// for column 2 t of C, and t + 4 for column 2 t + 1.
 //
 // A twin's threads give each other what they hold, so a wrong layout gives wrong numbers
 // there too. A copy leaves NaN where it goes until its thread waits for it: reading early
@@ -48,6 +57,16 @@ struct alignas(16) [[gnu::may_alias]] Piece {
 
 GPU_FUNCTION unsigned lane() { return thread() % warpThreads; }
 GPU_FUNCTION unsigned warp() { return thread() / warpThreads; }
+
+/// How elements lie, and in how many columns of A a product takes them. Numbers of f32 are multiplied as TF32.
+template <ElementType type> struct Form {
+  using Stored = uint16_t;
+  static constexpr int perWord = 2, perPiece = 8, depth = 16;
+};
+template <> struct Form<ElementType::f32> {
+  using Stored = uint32_t;
+  static constexpr int perWord = 1, perPiece = 4, depth = 8;
+};
 
 /// The number of the lower, or upper, half of a word.
 template <ElementType type> GPU_FUNCTION float numberOf(uint32_t word, bool isUpper) {
@@ -79,6 +98,11 @@ template <ElementType type>
 GPU_FUNCTION void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (type == ElementType::bf16)
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else if constexpr (type == ElementType::f32)
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -125,6 +149,14 @@ template <ElementType type> GPU_FUNCTION uint32_t wordOf(float lower, float uppe
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(upper), "f"(lower));
   else
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(upper), "f"(lower));
+  return word;
+}
+
+/// Rounds a word of f32 to the nearest of TF32, of two the larger; without that a product cuts the bits off.
+/// Half words are as they are.
+template <ElementType type> GPU_FUNCTION uint32_t rounded(uint32_t word) {
+  if constexpr (type == ElementType::f32)
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(floatOf(word)));
   return word;
 }
 
@@ -196,6 +228,14 @@ GPU_FUNCTION void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
   for (unsigned i = 0; i < 4; ++i) {
     unsigned row = lane() / 4 + i / 2 * 8, column = lane() % 4 * 2 + i % 2;
     float sum = 0;
+    if constexpr (type == ElementType::f32) {
+      constexpr uint32_t seen = ~0x1fffu; // the bits of TF32
+      for (unsigned k = 0; k < 8; ++k)
+        sum += floatOf(held[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] & seen) *
+               floatOf(held[column * 4 + k % 4][4 + k / 4] & seen);
+      c[i] += sum;
+      continue;
+    }
     for (unsigned k = 0; k < 16; ++k) {
       unsigned with = k % 8 / 2;
       sum += numberOf<type>(held[row % 8 * 4 + with][row / 8 + k / 8 * 2], k % 2) *
@@ -248,6 +288,14 @@ template <ElementType type> GPU_FUNCTION uint32_t wordOf(float lower, float uppe
   narrow(lower, low);
   narrow(upper, high);
   return low.bits | uint32_t(high.bits) << 16;
+}
+
+template <ElementType type> GPU_FUNCTION uint32_t rounded(uint32_t word) {
+  constexpr uint32_t exponent = 0x7f800000, half = 0x1000, cut = 0x1fff;
+  if constexpr (type != ElementType::f32)
+    return word;
+  bool isFinite = (word & exponent) != exponent, isNan = !isFinite && word << 9;
+  return ((isFinite ? word + half : word) & ~cut) | (isNan ? 1u << 22 : 0);
 }
 
 GPU_FUNCTION void waitForWarp() { segue::twinCalls().waitForWarp(); }

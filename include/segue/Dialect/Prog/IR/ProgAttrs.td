@@ -115,7 +115,7 @@ def Prog_SavePoints : TypedArrayAttrBase<Prog_SavePointAttr, "save points">;
 def Prog_VariantAttr : Prog_Attr<"Variant", "variant"> {
   let summary = "one compiled form of a kernel";
   let description = [{
-    A variant in PTX says how many blocks its grid has.
+    A variant in PTX or a cubin says how many blocks its grid has.
 
     Examples: `#prog.variant<x86_64_v3 "k_v3" in @segment0>`, `#prog.variant<ptx "k" in @segment1 blocks 1024>`
   }];

@@ -26,12 +26,14 @@ def Prog_Phase : Prog_I32Enum<"Phase", "part of a training step", [
 def Prog_SegmentKind : Prog_I32Enum<"SegmentKind", "what the bytes of a segment are", [
     I32EnumCase<"Elf", 0, "elf">,
     I32EnumCase<"Constants", 1, "constants">,
-    I32EnumCase<"Ptx", 2, "ptx">]>;
+    I32EnumCase<"Ptx", 2, "ptx">,
+    I32EnumCase<"Cubin", 3, "cubin">]>;
 
 def Prog_Isa : Prog_I32Enum<"Isa", "instruction set of a compiled kernel", [
     I32EnumCase<"X86_64_v3", 0, "x86_64_v3">,
     I32EnumCase<"X86_64_v4", 1, "x86_64_v4">,
-    I32EnumCase<"Ptx", 2, "ptx">]>;
+    I32EnumCase<"Ptx", 2, "ptx">,
+    I32EnumCase<"Cubin", 3, "cubin">]>;
 
 def Prog_Activation : Prog_I32Enum<"Activation", "function applied to a matmul's result", [
     I32EnumCase<"None", 0, "none">]>;

@@ -132,7 +132,7 @@ def Prog_KernelOp : Prog_Op<"kernel", [Symbol, HasParent<"::mlir::ModuleOp">,
 
     Constraints: (C1) `outputs` is at most `arguments`. (C2) `fixed_bytes` and
     `bytes_per_unit` have one entry per argument, none negative. (C3) variants
-    name `prog.segment` ops with code.
+    name `prog.segment` ops with code of their instruction set.
 
     Example: `prog.kernel @k arguments 2 outputs 1 fixed_bytes [0, 0] bytes_per_unit [4, 4] hash 7 variants [#prog.variant<x86_64_v3 "k_v3" in @segment0>]`
   }];
@@ -151,13 +151,16 @@ def Prog_SegmentOp : Prog_Op<"segment", [Symbol, HasParent<"::mlir::ModuleOp">]>
   let description = [{
     (C1) `data` is a 1-D tensor of i8. (C2) `alignment` is a power of two, at
     most 4096. (C3) segments are called `@segment0`, `@segment1`, ... in their
-    order: the file knows them by number.
+    order: the file knows them by number. (C4) a cubin, and nothing else, names
+    the compute capability that it is for, times ten, and is the ELF executable
+    of a GPU of that one.
 
-    Example: `prog.segment @segment0 constants alignment 64 dense<[1, 2]> : tensor<2xi8>`
+    Example: `prog.segment @segment0 constants alignment 64 dense<[1, 2]> : tensor<2xi8>`,
+    `prog.segment @segment1 cubin capability 90 alignment 64 dense_resource<segment1> : tensor<3584xi8>`
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Prog_SegmentKindAttr:$kind, UI32Attr:$alignment,
-                       ElementsAttr:$data);
-  let assemblyFormat = "$sym_name $kind `alignment` $alignment $data attr-dict";
+                       ElementsAttr:$data, DefaultValuedAttr<UI32Attr, "0">:$capability);
+  let assemblyFormat = "$sym_name $kind (`capability` $capability^)? `alignment` $alignment $data attr-dict";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// The bytes: those of the attribute, or `storage` when it is a splat.

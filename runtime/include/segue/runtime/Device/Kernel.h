@@ -28,13 +28,13 @@
 namespace segue::inline runtime {
 
 /// The instruction set that a variant needs; of one family, later ones are preferred.
-/// Code of x86-64 is a KernelFunction. PTX (text, or a cubin) is an entry whose parameters
+/// Code of x86-64 is a KernelFunction. In PTX and in a cubin it is an entry whose parameters
 /// are those of its arguments, each .u64, then .u64 range, .u64 piece and .u64 fault: block
 /// b does units [b * piece, min(range, (b + 1) * piece)), where the variant does not say how many blocks there are. A
 /// block has as many threads along x as .maxntid says (else 128; the driver does not tell .reqntid). The address of an
 /// argument is a multiple of its .align. A code c other than 0 is told by
 /// atom.min.u64 of (b << 16 | c) to the word at `fault`, c < 2^16.
-enum class KernelIsa : uint8_t { X86_64_V3, X86_64_V4, Ptx };
+enum class KernelIsa : uint8_t { X86_64_V3, X86_64_V4, Ptx, Cubin };
 
 /// One kernel of a file.
 struct KernelSource {
@@ -46,8 +46,10 @@ struct KernelSource {
     /// Variants of several kernels may lie in one object.
     std::span<const std::byte> object;
     std::string symbol;
-    /// PTX: the blocks of the grid; 0 for one per piece of the range.
+    /// PTX and cubins: the blocks of the grid; 0 for one per piece of the range.
     uint64_t blocks = 0;
+    /// Cubins: the compute capability that the code is for, times ten.
+    uint32_t capability = 0;
   };
   /// The file and the kernel, for messages.
   std::string file, kernel;

@@ -58,15 +58,17 @@ struct NativeCodeLeave {
 struct KernelInfo {
   std::string name;
   uint32_t arguments = 0, outputs = 0;
-  /// The instruction sets of its variants: "x86-64-v3", "x86-64-v4", "ptx".
+  /// The instruction sets of its variants: "x86-64-v3", "x86-64-v4", "ptx", "cubin sm_90".
   std::vector<std::string> isas;
   uint64_t hash = 0;
 };
 
 struct SegmentInfo {
-  /// The kind of the segment: "elf", "constants", "ptx".
+  /// The kind of the segment: "elf", "constants", "ptx", "cubin".
   std::string kind;
   uint64_t offset = 0, bytes = 0, hash = 0;
+  /// Of a cubin: the compute capability that it is for, times ten.
+  uint32_t capability = 0;
 };
 
 class Binary {
