@@ -55,10 +55,15 @@ enum : int {
   blasF32 = 0,
   blasF64 = 1,
   blasF16 = 2,
+  blasI8 = 3,
+  blasI32 = 10,
   blasBf16 = 14,
+  blasE4M3 = 28,
+  blasE5M2 = 29,
 
   computeF32 = 68,
   computeF64 = 70,
+  computeI32 = 72,
   computeTf32 = 77,
 
   matmulPointerMode = 2,

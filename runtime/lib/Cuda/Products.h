@@ -24,15 +24,18 @@
 #include "../Engine/PlanCache.h"
 #include "BlasApi.h"
 #include "CopiedProduct.h"
+#include "segue/runtime/Layout/Layout.h"
 
 namespace segue::inline runtime::cuda {
 
 struct ProductOptions {
   /// Lets products of f32 round their operands to TF32 (10 bits behind the point), which is several times as fast.
   bool tf32 = false;
+  /// Lets products with a weight of INT8 or FP8 codes round x to such codes, with a scale per row (QuantizedProducts.h).
+  bool codes = false;
   /// The bytes of workspace that products of a queue share; 0 for none, which cost plain products of an H100 nothing.
   uint64_t workspaceBytes = 0;
-  /// The bytes of the workspace for panels of weights in codes, or 0: products are by tiles then, however large.
+  /// The bytes of the workspace of products with weights in codes, or 0: they are by tiles then, however large.
   uint64_t panelBytes = 16 << 20;
 };
 
@@ -49,6 +52,9 @@ public:
   /// Does what Engine::planMatmul promises. Throws Unsupported without the library, and for
   /// a spec that it cannot do, with the reason.
   std::shared_ptr<const MatmulPlan> plan(const MatmulSpec &spec);
+  /// Plans a product of codes that are multiplied as they are: a and b of `spec` are bytes, c is i32 for INT8 and f32
+  /// for FP8. Null if the library has none for it, or the GPU. Operands and the result begin at multiples of 16 bytes.
+  std::shared_ptr<const MatmulPlan> planCodes(const MatmulSpec &spec, StorageType a, StorageType b);
   /// Returns the bytes that plans will take: the workspace with the first one, and memory for copies that was wanted.
   uint64_t bytesToTake() const {
     uint64_t workspace = workspaces_.hasSome() ? 0 : Workspaces::bytesFor(options_.workspaceBytes);
@@ -59,6 +65,7 @@ private:
   class Plan;
 
   void open();
+  void prepare();
   std::shared_ptr<const MatmulPlan> make(const MatmulSpec &spec);
   void check(cublasStatus_t status, const char *call) const;
 

@@ -189,12 +189,11 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     *value = processors;
     return success;
   case attributeCapabilityMajor:
-  case attributeCapabilityMinor: {
-    const char *set = std::getenv("FAKE_CUDA_CAPABILITY");
-    int capability = set ? std::atoi(set) : 90;
-    *value = attribute == attributeCapabilityMajor ? capability / 10 : capability % 10;
+    *value = fakecuda::capability() / 10;
     return success;
-  }
+  case attributeCapabilityMinor:
+    *value = fakecuda::capability() % 10;
+    return success;
   case attributeThreadsPerMultiprocessor:
     *value = threadsPerProcessor;
     return success;
