@@ -90,15 +90,16 @@ static std::optional<Stored> readAs(const MatrixView &view, int64_t rows, int64_
 // Plans
 //===----------------------------------------------------------------------===//
 
-class Products::Plan final : public MatmulPlan {
+class Products::Plan final : public MatmulPlan, public EpiloguePlan {
 public:
   /// Asks the library, which is open then, unless there is nothing to sum up. It can read the operands as they lie.
-  Plan(Products &products, const MatmulSpec &spec, const Types &types);
+  Plan(Products &products, const MatmulSpec &spec, const Types &types, Epilogue epilogue = Epilogue::None);
 
-  void run(const void *a, const void *b, void *c, const void *bias) const override;
+  void run(const void *a, const void *b, void *c, const void *bias) const override { run(a, b, c, bias, nullptr); }
+  void run(const void *a, const void *b, void *c, const void *bias, void *sums) const override;
   std::string describe() const override;
 
-  /// Returns whether the library has an answer, without which a product of codes is none.
+  /// Returns whether the library has an answer, without which a product of codes, or with an epilogue, is none.
   bool isAnswered() const { return !usual_.best->empty(); }
   /// Returns true where there is something to sum up.
   static bool hasSums(const MatmulSpec &spec) { return spec.batch && spec.m && spec.n && spec.k; }
@@ -114,6 +115,7 @@ private:
     } choices[Workspaces::laneCount];
   };
 
+  bool hasSumsBeside() const { return epilogue_ == Epilogue::GeluAndSums; }
   [[noreturn]] void refuse(const std::string &why) const {
     throw Error(ErrorCode::Unsupported, "device \"" + products_.device_ + "\": matmul: " + why);
   }
@@ -131,6 +133,7 @@ private:
   const BlasApi *blas_;
   MatmulSpec spec_;
   Types types_;
+  Epilogue epilogue_;
   Bias bias_ = Bias::None;
   Described<cublasLtMatmulDescOpaque_t> desc_{nullptr, nullptr};
   Described<cublasLtMatrixLayoutOpaque_t> a_{nullptr, nullptr}, b_{nullptr, nullptr}, c_{nullptr, nullptr};
@@ -139,8 +142,8 @@ private:
   mutable Answers usual_, unusual_;
 };
 
-Products::Plan::Plan(Products &products, const MatmulSpec &spec, const Types &types)
-    : products_(products), blas_(products.blas_), spec_(spec), types_(types) {
+Products::Plan::Plan(Products &products, const MatmulSpec &spec, const Types &types, Epilogue epilogue)
+    : products_(products), blas_(products.blas_), spec_(spec), types_(types), epilogue_(epilogue) {
   bool isDouble = spec.a.element == ElementType::f64;
   if (spec.hasBias)
     bias_ = isDouble || !hasSums(spec) ? Bias::Copied : Bias::Epilogue;
@@ -157,20 +160,26 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec, const Types &ty
   desc_ = {desc, blas_->descDestroy};
   set(matmulTransposeA, int32_t(right.isTransposed));
   set(matmulTransposeB, int32_t(left.isTransposed));
+  uint32_t kind = epilogue == Epilogue::Gelu ? epilogueGelu : hasSumsBeside() ? epilogueGeluAndSums : 0u;
   if (bias_ == Bias::Epilogue) {
-    set(matmulEpilogue, epilogueBias);
+    kind |= epilogueBias;
     set(matmulBiasType, int32_t(blasType(spec.bias)));
   }
+  if (kind)
+    set(matmulEpilogue, kind);
+  if (hasSumsBeside())
+    set(matmulSumsLead, spec.n);
   a_ = layout(types.b, spec.b, right);
   b_ = layout(types.a, spec.a, left);
   c_ = layout(types.c, spec.c, {false, uint64_t(spec.n), uint64_t(spec.m), spec.m == 1 ? spec.n : spec.c.strides[1]});
   usual_.best = ask(/*isUsual=*/true);
-  if (usual_.best->empty() && bias_ == Bias::Epilogue && !spec.accumulate) {
+  bool mayBeNone = types.areCodes || epilogue != Epilogue::None;
+  if (!isAnswered() && bias_ == Bias::Epilogue && !spec.accumulate && !mayBeNone) {
     bias_ = Bias::Copied;
     set(matmulEpilogue, epilogueNone);
     usual_.best = ask(/*isUsual=*/true);
   }
-  if (isAnswered() || !types.areCodes)
+  if (isAnswered() || !mayBeNone)
     choose(/*isUsual=*/true, size_t(Queue::Compute));
 }
 
@@ -210,6 +219,8 @@ std::vector<BlasAnswer> Products::Plan::ask(bool isUsual) const {
   prefer(preferenceAlignmentD, result);
   if (bias_ == Bias::Epilogue) // nothing reads there: the library looks at the alignment of the address
     set(matmulBiasPointer, uint64_t(result));
+  if (hasSumsBeside())
+    set(matmulSumsPointer, uint64_t(result));
   std::vector<BlasAnswer> answers(wantedAnswers);
   int count = 0;
   cublasStatus_t status = blas_->heuristic(products_.handle_, desc_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
@@ -302,7 +313,7 @@ void Products::Plan::copyBias(CUstream stream, std::byte *c, const void *bias) c
   });
 }
 
-void Products::Plan::run(const void *a, const void *b, void *c, const void *bias) const {
+void Products::Plan::run(const void *a, const void *b, void *c, const void *bias, void *sums) const {
   if (!spec_.batch || !spec_.m || !spec_.n)
     return;
   auto *result = static_cast<std::byte *>(c);
@@ -335,6 +346,8 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
     std::lock_guard lock(mutex_);
     if (bias_ == Bias::Epilogue)
       set(matmulBiasPointer, bias);
+    if (hasSumsBeside())
+      set(matmulSumsPointer, sums);
     products_.check(blas_->matmul(products_.handle_, desc_.get(), scale(0), b, a_.get(), a, b_.get(), scale(1), c,
                                   c_.get(), c, c_.get(), choice.algorithm, choice.workspace.data,
                                   choice.workspace.bytes, stream),
@@ -388,6 +401,15 @@ std::shared_ptr<const MatmulPlan> Products::planCodes(const MatmulSpec &spec, St
   std::lock_guard lock(mutex_);
   prepare();
   auto plan = std::make_shared<const Plan>(*this, spec, typesOfCodes(a, b));
+  return plan->isAnswered() ? plan : nullptr;
+}
+
+std::shared_ptr<const EpiloguePlan> Products::planEpilogue(const MatmulSpec &spec, Epilogue epilogue) {
+  if (!Plan::hasSums(spec))
+    return nullptr;
+  std::lock_guard lock(mutex_);
+  prepare();
+  auto plan = std::make_shared<const Plan>(*this, spec, typesOf(spec, options_.tf32), epilogue);
   return plan->isAnswered() ? plan : nullptr;
 }
 

@@ -49,8 +49,8 @@ public:
         panels_(kernels.streams(), memory, "(panels of codes)") {}
   QuantizedProducts(const QuantizedProducts &) = delete;
 
-  /// Does what Engine::planQuantizedMatmul promises. A product by panels or of codes with codes takes its memory here, and
-  /// wants cuBLASLt.
+  /// Does what Engine::planQuantizedMatmul promises. A product by panels or of codes with codes takes its memory here,
+  /// and wants cuBLASLt.
   std::shared_ptr<const QuantizedMatmulPlan> plan(const QuantizedMatmulSpec &spec);
   /// Returns the bytes of the workspace, if a plan wanted it and did not get it.
   uint64_t bytesToTake() const { return panels_.bytesToTake(); }

@@ -8,8 +8,9 @@
 // A library in the place of libcublasLt.so.13 on the fake driver, with whose streams and
 // memory it works: a product is an operation of a stream, in whatever order that may run.
 // It does what cublasLt.h documents for strided batches of real floats, matrices by columns
-// or by rows, no epilogue or a bias; and for INT8 in int32 and FP8 in floats, transposed A
-// times B by columns. More of it is NOT_SUPPORTED. A sum that does not fit into int32 is told.
+// or by rows, no epilogue or a bias; gelu for one matrix by columns; and
+// for INT8 in int32 and FP8 in floats, transposed A times B by columns. More of it is
+// NOT_SUPPORTED. A sum that does not fit into int32 is told.
 //
 // It answers as a library may at its worst. Where the preferences let it, the best
 // algorithm splits the depth: sums of its halves lie in the workspace until a second
@@ -26,6 +27,7 @@
 #include "../../lib/Tensor/ElementCasts.h"
 #include "FakeGpu.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -39,6 +41,13 @@ struct cublasLtMatmulDescOpaque_t {
   uint32_t epilogue = epilogueNone;
   uint64_t bias = 0;
   int64_t biasStride = 0;
+  uint64_t sums = 0;
+  int64_t sumsLead = 0;
+
+  bool hasBias() const { return epilogue != epilogueNone && epilogue & epilogueBias; }
+  /// The epilogue without its bias, or 0.
+  uint32_t function() const { return epilogue == epilogueNone ? 0 : epilogue & ~uint32_t(epilogueBias); }
+  bool hasSums() const { return function() == epilogueGeluAndSums; }
 };
 struct cublasLtMatrixLayoutOpaque_t {
   int type = 0;
@@ -253,7 +262,8 @@ static uint64_t signature(const Product &product) {
   uint64_t hash = 1469598103934665603u;
   auto add = [&](auto... values) { ((hash = (hash ^ uint64_t(values)) * 1099511628211u), ...); };
   const Desc &desc = product.desc;
-  add(desc.compute, desc.scale, desc.transposeA, desc.transposeB, desc.biasType, desc.epilogue, desc.biasStride);
+  add(desc.compute, desc.scale, desc.transposeA, desc.transposeB, desc.biasType, desc.epilogue, desc.biasStride,
+      desc.sumsLead);
   for (const Layout *each : {&product.a, &product.b, &product.c, &product.d})
     add(each->type, each->rows, each->columns, each->lead, each->order, each->batch, each->batchStride);
   return hash;
@@ -317,9 +327,16 @@ static cublasStatus_t findProblem(const Product &product) {
   if (desc.epilogue == epilogueNone)
     return blasSuccess;
   int biasType = desc.biasType < 0 ? d.type : desc.biasType;
-  if (desc.epilogue != epilogueBias || isDouble || biasType != d.type)
+  uint32_t function = desc.function();
+  if (isDouble || (desc.hasBias() && biasType != d.type))
     return blasNotSupported;
-  return desc.bias ? blasSuccess : blasInvalidValue;
+  if (function && function != epilogueGelu && !desc.hasSums())
+    return blasNotSupported;
+  if (function && (d.batch != 1 || d.order != orderColumns))
+    return blasNotSupported;
+  if (desc.hasSums() && (desc.sumsLead % 8 || desc.sumsLead < int64_t(d.rows)))
+    return blasNotSupported;
+  return (desc.hasBias() && !desc.bias) || (desc.hasSums() && !desc.sums) ? blasInvalidValue : blasSuccess;
 }
 
 /// One matrix, its element (i, j) at i + j * rows.
@@ -334,6 +351,9 @@ static std::vector<T> unpack(const Layout &layout, const std::byte *data, bool i
     }
   return values;
 }
+
+/// Gelu tanh, as the library has it.
+static double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 namespace {
 /// What the GPU does for a call, on its thread, with sums of type T.
@@ -408,7 +428,11 @@ template <typename T> struct Multiplication {
   void writeResult() const {
     const auto &[desc, a, b, c, d] = product;
     const std::byte *bias = nullptr;
-    if (desc.epilogue == epilogueBias)
+    Layout beside{d.type, d.rows, d.columns, desc.sumsLead};
+    std::byte *besideData = nullptr;
+    if (desc.hasSums())
+      besideData = static_cast<std::byte *>(fakecuda::at(desc.sums, spanBytes(beside)));
+    if (desc.hasBias())
       bias = static_cast<std::byte *>(fakecuda::at(
           desc.bias, uint64_t((d.batch - 1) * desc.biasStride + int64_t(d.rows)) * elementBytes(d.type)));
     for (int64_t z = 0; z < d.batch; ++z) {
@@ -421,6 +445,10 @@ template <typename T> struct Multiplication {
             value += beta * T(load(c.type, before, placeOf(c, i, j)));
           if (bias)
             value += T(load(d.type, bias, z * desc.biasStride + int64_t(i)));
+          if (desc.function() == epilogueGeluAndSums)
+            save(d.type, besideData, placeOf(beside, i, j), double(value));
+          if (desc.function())
+            value = T(gelu(double(value)));
           save(d.type, result, placeOf(d, i, j), double(value));
         }
     }
@@ -435,6 +463,9 @@ template <typename T> static void giveProduct(CUstream stream, const Multiplicat
   const Operands &at = multiplication.at;
   using enum Access::Kind;
   std::vector<Access> accesses = {{WasGiven, at.a, 1}, {WasGiven, at.b, 1}, {Writes, at.d, 1}};
+  const Desc &desc = multiplication.product.desc;
+  if (desc.hasSums())
+    accesses.push_back({Writes, desc.sums, 1});
   if (multiplication.algorithm.workspaceBytes)
     accesses.push_back({Writes, at.workspace, multiplication.algorithm.workspaceBytes});
   if (multiplication.algorithm.split == Split::InWorkspace)
@@ -466,7 +497,12 @@ static bool isUsedWell(const Product &product, const Operands &at, const Algorit
     if (scratch.rows && (isInput || *name == 'D') && overlap(at.workspace, scratch, address, layout))
       misdeeds += std::string(name) + " lies in the workspace\n";
   }
-  if (product.desc.epilogue == epilogueBias && product.desc.bias % algorithm.biasAlignment)
+  if (product.desc.hasSums() && product.desc.sums % 16)
+    misdeeds += "sums beside a result begin at no multiple of 16\n";
+  Layout beside{product.d.type, product.d.rows, product.d.columns, product.desc.sumsLead};
+  if (product.desc.hasSums() && overlap(at.d, product.d, product.desc.sums, beside))
+    misdeeds += "sums and D overlap\n";
+  if (product.desc.hasBias() && product.desc.bias % algorithm.biasAlignment)
     misdeeds += "the bias is less aligned than the heuristic was told\n";
   if (algorithm.workspaceBytes && at.workspace % workspaceAlignment)
     misdeeds += "the workspace begins at no multiple of 256\n";
@@ -539,6 +575,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int att
     return store(desc->biasStride, value, bytes);
   case matmulBiasType:
     return store(desc->biasType, value, bytes);
+  case matmulSumsPointer:
+    return store(desc->sums, value, bytes);
+  case matmulSumsLead:
+    return store(desc->sumsLead, value, bytes);
   default:
     return blasNotSupported;
   }

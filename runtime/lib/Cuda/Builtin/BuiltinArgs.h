@@ -65,6 +65,7 @@ namespace segue::inline runtime::cuda {
   X(Convolution, convolveImageGrad, ConvolutionArgs, 5)                                                                \
   X(Convolution, convolveWeightGrad, ConvolutionArgs, 5)                                                               \
   X(Convolution, addParts, PartsArgs, 3)                                                                               \
+  X(Gelu, applyGelu, GeluArgs, 2)                                                                                      \
   X(Gradients, addFloats, AddArgs, 2)                                                                                  \
   X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
   X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
@@ -90,6 +91,7 @@ namespace segue::inline runtime::cuda {
   X(CodeOperands, true)                                                                                                \
   X(CodeProducts, true)                                                                                                \
   X(Convolution, true)                                                                                                 \
+  X(Gelu, true)                                                                                                        \
   X(Gradients, true)                                                                                                   \
   X(GroupProducts, true)                                                                                               \
   X(LowBit, true)                                                                                                      \
@@ -179,6 +181,14 @@ struct FinishCodesArgs {
   ElementType biasElement, yElement;
   /// True where sums are int32, and not f32.
   bool isInteger;
+};
+
+/// y[i] = gelu tanh of x[i]; x may be y.
+struct GeluArgs {
+  const void *x;
+  void *y;
+  int64_t count;
+  ElementType element;
 };
 
 /// A convolution or a gradient of one, by the names of the forward operation: the result is one of the first three.
