@@ -96,14 +96,16 @@ void segue::buildLayoutPipeline(OpPassManager &pm, StringRef stitchHints, String
   pm.addPass(createSegueAssignLayouts(options));
 }
 
-void segue::buildFusionPipeline(OpPassManager &pm) {
+void segue::buildFusionPipeline(OpPassManager &pm, bool gpu) {
+  if (gpu)
+    pm.addNestedPass<func::FuncOp>(createSegueFuseEpilogues());
   pm.addNestedPass<func::FuncOp>(createSegueExpand());
   addCleanup(pm);
   pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
 }
 
 void segue::buildKernelPipeline(OpPassManager &pm, OpenLayouts layouts, bool gpu) {
-  buildFusionPipeline(pm);
+  buildFusionPipeline(pm, gpu);
   pm.addPass(createSegueOutlineKernels({.gpu = gpu}));
   pm.addNestedPass<func::FuncOp>(createSegueGroupBlocks());
   if (layouts.choose)

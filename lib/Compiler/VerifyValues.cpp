@@ -337,7 +337,7 @@ FailureOr<VerifiedValues> segue::verifyValues(ModuleOp module, const CompileOpti
     if (options.training && failed(buildTrainingPipeline(pm, options.optimizer, error, options.gradientStatistics)))
       return module.emitError() << "optimizer \"" << options.optimizer << "\": " << error;
     buildLayoutPipeline(pm, options.stitchHints, options.frozenStorage);
-    buildFusionPipeline(pm);
+    buildFusionPipeline(pm, options.gpuCapability != 0);
     return success();
   };
   if (failed(runPasses(module, build)))

@@ -95,6 +95,15 @@ for scheme, storage, *more in (("per_row_symmetric", "int8_row"), ("fp8_e4m3_row
     # Block by block from the slab, on another GPU of the fake: what arrives are the codes, so the bits are the same.
     assert streamed(slab, storage, GPU.replace("cuda:0", "cuda:2"), "fused") == on_gpu, storage
 
+# x is rounded to codes of the weight's kind where that was asked for: other losses, near those of floats, and the same at each run.
+for storage in ("int8_row", "fp8_e4m3_row"):
+    slab = folder / storage
+    floats, calls = resident(slab, storage, GPU)
+    codes = resident(slab, storage, GPU + ",codes=on")
+    assert codes[0] != floats and codes[0] == pytest.approx(floats, rel=2e-2) and codes[1] == calls, (storage, codes, floats)
+    assert streamed(slab, storage, GPU.replace("cuda:0", "cuda:2") + ",codes=on", "fused") == codes, storage
+    assert codes[0][-1] < codes[0][0], codes
+
 # Weights that the device makes of codes, rotates and adds a low-rank product to.
 for name, *more in (("plain8", "--scheme", "per_row_symmetric"), ("plain", "--scheme", "int4_group"),
                     ("rotated", "--scheme", "int4_group", "--rotation", "hadamard_256"),

@@ -341,6 +341,7 @@ static const std::map<std::string, std::string> kNotDifferentiable = {
     {"segue.constant", "has no operand"},
     {"segue.iota", "has no operand"},
     {"segue.random", "takes integers"},
+    {"segue.dot_gelu", "is formed after derivatives were taken"},
     {"segue.fused", "is formed after derivatives were taken"},
     {"segue.yield", "is formed after derivatives were taken"},
     {"segue.launch", "is formed after derivatives were taken"},

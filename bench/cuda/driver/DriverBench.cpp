@@ -7,7 +7,7 @@
 //
 //   segue-cuda-driver [PART ...]
 //
-// The link, queues, launches, memory, products, attention and errors of cuda:0 through the interface of
+// The link, queues, launches, memory, products (of codes, too), attention and errors of cuda:0 through the interface of
 // devices: a line of JSON per figure, with the names of the probe beside it (bench/cuda/probe)
 // where that measured the same. `lost` ends the GPU for this process and comes last.
 //
@@ -369,6 +369,49 @@ static void measureProducts() {
   }
 }
 
+/// Products of bf16 with a weight of codes, in the shapes of `fc` and of a layer of 4096, both forms: as floats, and
+/// with x rounded to codes.
+static void measureCodeProducts() {
+  constexpr struct {
+    const char *name;
+    int64_t rows, out, in;
+  } layers[] = {{"8192x3072x768", 8192, 3072, 768}, {"4096x4096x4096", 4096, 4096, 4096}};
+  for (const char *options : {"", ",codes=on", ",codes=on,panels=128MiB"})
+    for (auto [storage, kind] : {std::pair(StorageType::Int8Row, "int8"), {StorageType::Fp8E4M3Row, "fp8"}})
+      for (const auto &[name, rows, out, in] : layers)
+        for (bool transposed : {false, true}) {
+          DeviceRef device = Device::open(std::string("cuda:0,dram=2GiB,pinned=64MiB") + options);
+          QuantizedMatmulSpec spec{.rows = rows, .out = out, .in = in, .codeStride = in, .storage = storage};
+          spec.transposed = transposed;
+          spec.x = spec.y = ElementType::bf16;
+          spec.xStride = spec.depth();
+          spec.yStride = spec.columns();
+          Block x(*device, Space::DeviceDram, uint64_t(rows * spec.depth()) * 2),
+              y(*device, Space::DeviceDram, uint64_t(rows * spec.columns()) * 2),
+              codes(*device, Space::DeviceDram, uint64_t(out * in)),
+              scales(*device, Space::DeviceDram, uint64_t(out) * 4);
+          device->engine().fill(x.data(), x.bytes, 0x3c01, 2);
+          device->engine().fill(codes.data(), codes.bytes, 0x21, 1);
+          device->engine().fill(scales.data(), scales.bytes, 0x3c000000, 4);
+          auto plan = device->engine().planQuantizedMatmul(spec);
+          constexpr int count = 20;
+          auto run = [&] {
+            Fence last;
+            for (int i = 0; i < count; ++i)
+              last = Fence(Queue::Compute, enqueue(*device, Queue::Compute, {}, [&] {
+                             plan->run({.x = x.data(), .codes = codes.data(), .scales = scales.data(), .y = y.data()});
+                           }));
+            device->wait(last);
+          };
+          run();
+          double begin = now();
+          run();
+          double seconds = (now() - begin) / count;
+          report(std::string(name) + (transposed ? " dx, " : ", ") + kind + options + ", " + plan->describe(),
+                 spec.flops() / seconds * 1e-12, "TFLOP/s");
+        }
+}
+
 /// Causal attention and its derivative in the shapes of bench/cuda/kernels/attention.py, and heads of 256 dims. Half of the
 /// products of all scores count as operations: two forward and five backward.
 static void measureAttention() {
@@ -435,7 +478,8 @@ int main(int argc, char **argv) {
   useCuda();
   std::pair<const char *, void (*)()> parts[] = {
       {"link", measureLink}, {"queues", measureQueues}, {"memory", measureMemory},
-      {"products", measureProducts}, {"attention", measureAttention}, {"lost", measureLoss}};
+      {"products", measureProducts}, {"codes", measureCodeProducts}, {"attention", measureAttention},
+      {"lost", measureLoss}};
   try {
     double begin = now();
     DeviceRef device = Device::open("cuda:0,dram=2MiB,pinned=1MiB"); // keeps the context

@@ -32,8 +32,9 @@ llvm::LogicalResult buildTrainingPipeline(mlir::OpPassManager &pm, llvm::StringR
 void buildLayoutPipeline(mlir::OpPassManager &pm, llvm::StringRef stitchHints, llvm::StringRef frozenStorage);
 
 /// Expands composite ops and joins all but library calls in `segue.fused`: the
-/// last form that the reference interpreter knows.
-void buildFusionPipeline(mlir::OpPassManager &pm);
+/// last form that the reference interpreter knows. With `gpu` products take what comes
+/// behind them first, as far as a GPU's library does.
+void buildFusionPipeline(mlir::OpPassManager &pm, bool gpu = false);
 
 /// Says how layouts that nobody asked for are decided, as in CompileOptions.
 struct OpenLayouts {

@@ -174,6 +174,6 @@ void segue::registerCommands(DialectRegistry &registry) {
     attachProducts(context);
     attachLibraryCalls<segue::Conv2dOp, segue::Conv2dInputGradOp, segue::Conv2dWeightGradOp, segue::Conv3dOp,
                        segue::Conv3dInputGradOp, segue::Conv3dWeightGradOp, segue::GroupedDotOp,
-                       segue::GroupedOuterOp>(context);
+                       segue::GroupedOuterOp, segue::DotGeluOp>(context);
   });
 }

@@ -55,10 +55,15 @@ enum : int {
   blasF32 = 0,
   blasF64 = 1,
   blasF16 = 2,
+  blasI8 = 3,
+  blasI32 = 10,
   blasBf16 = 14,
+  blasE4M3 = 28,
+  blasE5M2 = 29,
 
   computeF32 = 68,
   computeF64 = 70,
+  computeI32 = 72,
   computeTf32 = 77,
 
   matmulPointerMode = 2,
@@ -67,6 +72,8 @@ enum : int {
   matmulEpilogue = 7,
   matmulBiasPointer = 8,
   matmulBiasBatchStride = 10,
+  matmulSumsPointer = 11,
+  matmulSumsLead = 12,
   matmulBiasType = 26,
 
   layoutOrder = 1,
@@ -86,6 +93,9 @@ enum : int {
 enum : uint32_t {
   epilogueNone = 1,
   epilogueBias = 4,
+  /// Gelu tanh, alone or with the sums written beside; that of a bias may be added to these numbers.
+  epilogueGelu = 32,
+  epilogueGeluAndSums = 160,
   /// Sums of parts of a product are kept in the workspace, in the type of the sums, and added in a second step.
   reductionInComputeType = 2,
 };

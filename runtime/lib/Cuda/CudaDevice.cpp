@@ -204,7 +204,8 @@ Options::Options(const DeviceOptions &given) {
   if (first.empty() || error != std::errc() || end != first.data() + first.size() || number < 0)
     given.fail("the number of a GPU comes first, as in cuda:0 or cuda:0,dram=8GiB");
   DeviceOptions rest("cuda:" + std::string(first), text.substr(std::min(text.size(), first.size() + 1)));
-  static constexpr std::string_view keys[] = {"disk", "dram", "host", "l1", "panels", "pinned", "profile", "tf32", "workspace"};
+  static constexpr std::string_view keys[] = {"codes",  "disk",   "dram",    "host", "l1",
+                                              "panels", "pinned", "profile", "tf32", "workspace"};
   rest.requireKnown(keys);
   dramBytes = rest.bytes("dram", 0);
   pinnedBytes = rest.bytes("pinned", hostBytes() / 8);
@@ -216,10 +217,14 @@ Options::Options(const DeviceOptions &given) {
   }
   l1Bytes = rest.bytes("l1", 0);
   profile = rest.text("profile", "");
-  std::string tf32 = rest.text("tf32", "off");
-  if (tf32 != "on" && tf32 != "off")
-    rest.fail("tf32=" + tf32 + " is neither on nor off");
-  products.tf32 = tf32 == "on";
+  auto isOn = [&](const std::string &key) {
+    std::string value = rest.text(key, "off");
+    if (value != "on" && value != "off")
+      rest.fail(key + "=" + value + " is neither on nor off");
+    return value == "on";
+  };
+  products.tf32 = isOn("tf32");
+  products.codes = isOn("codes");
   products.workspaceBytes = rest.bytes("workspace", products.workspaceBytes);
   products.panelBytes = rest.bytes("panels", products.panelBytes);
   if (rest.has("dram") && dramBytes == 0)
@@ -305,6 +310,8 @@ DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
     spec += ",l1=" + std::to_string(options.l1Bytes);
   if (options.products.tf32)
     spec += ",tf32=on";
+  if (options.products.codes)
+    spec += ",codes=on";
   if (options.products.workspaceBytes != ProductOptions().workspaceBytes)
     spec += ",workspace=" + std::to_string(options.products.workspaceBytes);
   if (options.products.panelBytes != ProductOptions().panelBytes)

@@ -13,6 +13,8 @@
 //                       may stay in that memory, in the place of pinned=
 //   profile=FILE        what plans expect at first (DeviceProfile.h)
 //   tf32=on             rounds the operands of products and of attention in f32 to TF32
+//   codes=on            rounds x of products with INT8 and FP8 weights to such codes
+//   panels=             memory for products with weights in codes
 //   workspace=          memory for products
 //
 //===----------------------------------------------------------------------===//

@@ -25,7 +25,7 @@ public:
   CudaEngine(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory,
              const ProductOptions &options)
       : device_(std::move(device)), kernels_(kernels), products_(products),
-        quantized_(kernels, products, memory, options.panelBytes), libraryCalls_(device_, kernels, memory),
+        quantized_(kernels, products, memory, options), libraryCalls_(device_, kernels, products, memory),
         isTf32_(options.tf32) {}
 
   /// Returns the bytes that plans will take, as far as they are known (Device::bytesForPrograms).

@@ -7,6 +7,7 @@
 
 #include "LibraryCalls.h"
 #include "../Engine/Library/Convolution.h"
+#include "../Engine/Library/GeluProducts.h"
 #include "../Engine/Library/GroupedProducts.h"
 #include <algorithm>
 #include <limits>
@@ -45,6 +46,40 @@ public:
 private:
   BuiltinKernels &kernels_;
   GroupedSpec spec_;
+};
+
+//===----------------------------------------------------------------------===//
+// Products with gelu
+//===----------------------------------------------------------------------===//
+
+/// By the library's epilogue, or where it has none and where operands begin at no multiple of 16 bytes, by a product
+/// and a kernel behind it.
+class LibraryCalls::GeluByEpilogue final : public LibraryPlan {
+public:
+  GeluByEpilogue(BuiltinKernels &kernels, Products &products, const GeluProduct &call)
+      : kernels_(kernels), call_(call), product_(products.plan(call.product)),
+        fused_(products.planEpilogue(call.product, call.hasSums ? Epilogue::GeluAndSums : Epilogue::Gelu)) {}
+
+  void run(std::span<void *const> tensors) const override {
+    GeluProductArgs args(call_, tensors);
+    uintptr_t addresses = 0;
+    for (void *tensor : tensors)
+      addresses |= uintptr_t(tensor);
+    if (fused_ && addresses % 16 == 0)
+      return fused_->run(args.lhs, args.rhs, args.result, args.bias, args.sums);
+    void *product = args.sums ? args.sums : args.result;
+    product_->run(args.lhs, args.rhs, product, args.bias);
+    kernels_.launch(Builtin::applyGelu,
+                    GeluArgs{.x = product, .y = args.result, .count = call_.elements(),
+                             .element = call_.product.a.element},
+                    call_.elements());
+  }
+
+private:
+  BuiltinKernels &kernels_;
+  GeluProduct call_;
+  std::shared_ptr<const MatmulPlan> product_;
+  std::shared_ptr<const EpiloguePlan> fused_;
 };
 
 //===----------------------------------------------------------------------===//
@@ -152,6 +187,8 @@ void LibraryCalls::ConvolutionByTiles::run(std::span<void *const> tensors) const
 std::shared_ptr<const LibraryPlan> LibraryCalls::make(const LibraryCallSpec &spec) {
   if (spec.operation.starts_with("grouped_"))
     return std::make_shared<const GroupProduct>(kernels_, readGrouped(spec));
+  if (spec.operation == "dot_gelu")
+    return std::make_shared<const GeluByEpilogue>(kernels_, products_, readGeluProduct(spec));
   if (spec.operation.starts_with("conv2d") || spec.operation.starts_with("conv3d"))
     return std::make_shared<const ConvolutionByTiles>(*this, readConvolution(spec));
   refuse("no kernel for " + spec.operation);

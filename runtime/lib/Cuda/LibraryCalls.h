@@ -17,8 +17,7 @@
 #define SEGUE_LIB_CUDA_LIBRARYCALLS_H
 
 #include "../Engine/PlanCache.h"
-#include "BuiltinKernels.h"
-#include "Workspaces.h"
+#include "Products.h"
 #include "segue/runtime/Engine/LibraryCall.h"
 
 namespace segue::inline runtime::cuda {
@@ -26,8 +25,9 @@ namespace segue::inline runtime::cuda {
 class LibraryCalls {
 public:
   /// What it is given must outlive it, and plans of it may not be run after it.
-  LibraryCalls(std::string device, BuiltinKernels &kernels, DeviceMemory &memory)
-      : device_(std::move(device)), kernels_(kernels), parts_(kernels.streams(), memory, "(sums of convolutions)") {}
+  LibraryCalls(std::string device, BuiltinKernels &kernels, Products &products, DeviceMemory &memory)
+      : device_(std::move(device)), kernels_(kernels), products_(products),
+        parts_(kernels.streams(), memory, "(sums of convolutions)") {}
   LibraryCalls(const LibraryCalls &) = delete;
 
   /// Does what Engine::planLibraryCall promises. Throws Unsupported for an operation that no kernel computes, and for a
@@ -37,6 +37,7 @@ public:
   uint64_t bytesToTake() const { return parts_.bytesToTake(); }
 
 private:
+  class GeluByEpilogue;
   class GroupProduct;
   class ConvolutionByTiles;
 
@@ -45,6 +46,7 @@ private:
 
   std::string device_;
   BuiltinKernels &kernels_;
+  Products &products_;
   Workspaces parts_;
   std::mutex mutex_; // guards what follows
   PlanCache<LibraryCallSpec, LibraryPlan> plans_;

@@ -31,12 +31,27 @@ static int blasType(ElementType type) {
     return blasF16;
   case ElementType::bf16:
     return blasBf16;
+  case ElementType::i32:
+    return blasI32;
   default:
     return blasF32;
   }
 }
 
+static int blasType(StorageType codes) {
+  return codes == StorageType::Int8Row ? blasI8 : codes == StorageType::Fp8E4M3Row ? blasE4M3 : blasE5M2;
+}
+
 namespace {
+/// The types of a product, by the library's numbers: of our operands, of the way to compute, and of its factors.
+struct Types {
+  int a, b, c, compute, scale;
+  /// How logs call them.
+  std::string_view name;
+  /// True for codes that are multiplied as they are.
+  bool areCodes = false;
+};
+
 /// A matrix as the library reads it: columns `lead` elements apart, transposed or not.
 struct Stored {
   bool isTransposed = false;
@@ -46,6 +61,19 @@ struct Stored {
 
 template <typename Opaque> using Described = std::unique_ptr<Opaque, cublasStatus_t (*)(Opaque *)>;
 } // namespace
+
+static Types typesOf(const MatmulSpec &spec, bool tf32) {
+  bool isDouble = spec.a.element == ElementType::f64, isTf32 = spec.a.element == ElementType::f32 && tf32;
+  int operand = blasType(spec.a.element);
+  return {operand, operand, blasType(spec.c.element), isDouble ? computeF64 : isTf32 ? computeTf32 : computeF32,
+          isDouble ? blasF64 : blasF32, isTf32 ? "tf32" : name(spec.a.element)};
+}
+
+static Types typesOfCodes(StorageType a, StorageType b) {
+  if (a == StorageType::Int8Row)
+    return {blasI8, blasI8, blasI32, computeI32, blasI32, "int8", true};
+  return {blasType(a), blasType(b), blasF32, computeF32, blasF32, "fp8", true};
+}
 
 /// Returns how the library reads a matrix of ours, which it sees transposed; nothing if it cannot, with a stride
 /// of 1 in neither direction, or with rows that overlap.
@@ -62,14 +90,17 @@ static std::optional<Stored> readAs(const MatrixView &view, int64_t rows, int64_
 // Plans
 //===----------------------------------------------------------------------===//
 
-class Products::Plan final : public MatmulPlan {
+class Products::Plan final : public MatmulPlan, public EpiloguePlan {
 public:
   /// Asks the library, which is open then, unless there is nothing to sum up. It can read the operands as they lie.
-  Plan(Products &products, const MatmulSpec &spec);
+  Plan(Products &products, const MatmulSpec &spec, const Types &types, Epilogue epilogue = Epilogue::None);
 
-  void run(const void *a, const void *b, void *c, const void *bias) const override;
+  void run(const void *a, const void *b, void *c, const void *bias) const override { run(a, b, c, bias, nullptr); }
+  void run(const void *a, const void *b, void *c, const void *bias, void *sums) const override;
   std::string describe() const override;
 
+  /// Returns whether the library has an answer, without which a product of codes, or with an epilogue, is none.
+  bool isAnswered() const { return !usual_.best->empty(); }
   /// Returns true where there is something to sum up.
   static bool hasSums(const MatmulSpec &spec) { return spec.batch && spec.m && spec.n && spec.k; }
 
@@ -84,10 +115,11 @@ private:
     } choices[Workspaces::laneCount];
   };
 
+  bool hasSumsBeside() const { return epilogue_ == Epilogue::GeluAndSums; }
   [[noreturn]] void refuse(const std::string &why) const {
     throw Error(ErrorCode::Unsupported, "device \"" + products_.device_ + "\": matmul: " + why);
   }
-  Described<cublasLtMatrixLayoutOpaque_t> layout(const MatrixView &view, const Stored &stored) const;
+  Described<cublasLtMatrixLayoutOpaque_t> layout(int type, const MatrixView &view, const Stored &stored) const;
   template <typename T> void set(int attribute, T value) const {
     products_.check(blas_->descSet(desc_.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
@@ -100,8 +132,9 @@ private:
   Products &products_;
   const BlasApi *blas_;
   MatmulSpec spec_;
+  Types types_;
+  Epilogue epilogue_;
   Bias bias_ = Bias::None;
-  bool isTf32_ = false;
   Described<cublasLtMatmulDescOpaque_t> desc_{nullptr, nullptr};
   Described<cublasLtMatrixLayoutOpaque_t> a_{nullptr, nullptr}, b_{nullptr, nullptr}, c_{nullptr, nullptr};
   /// Guards what follows, and the descriptor, in which the bias of a run stands.
@@ -109,8 +142,8 @@ private:
   mutable Answers usual_, unusual_;
 };
 
-Products::Plan::Plan(Products &products, const MatmulSpec &spec)
-    : products_(products), blas_(products.blas_), spec_(spec) {
+Products::Plan::Plan(Products &products, const MatmulSpec &spec, const Types &types, Epilogue epilogue)
+    : products_(products), blas_(products.blas_), spec_(spec), types_(types), epilogue_(epilogue) {
   bool isDouble = spec.a.element == ElementType::f64;
   if (spec.hasBias)
     bias_ = isDouble || !hasSums(spec) ? Bias::Copied : Bias::Epilogue;
@@ -122,33 +155,38 @@ Products::Plan::Plan(Products &products, const MatmulSpec &spec)
   if (spec.batch > std::numeric_limits<int32_t>::max())
     refuse("cuBLASLt takes at most 2147483647 matrices, not " + std::to_string(spec.batch));
   Stored left = *readAs(spec.a, spec.m, spec.k), right = *readAs(spec.b, spec.k, spec.n);
-  isTf32_ = spec.a.element == ElementType::f32 && products.options_.tf32;
   cublasLtMatmulDesc_t desc = nullptr;
-  products.check(blas_->descCreate(&desc, isDouble ? computeF64 : isTf32_ ? computeTf32 : computeF32,
-                                   isDouble ? blasF64 : blasF32),
-                 "cublasLtMatmulDescCreate");
+  products.check(blas_->descCreate(&desc, types.compute, types.scale), "cublasLtMatmulDescCreate");
   desc_ = {desc, blas_->descDestroy};
   set(matmulTransposeA, int32_t(right.isTransposed));
   set(matmulTransposeB, int32_t(left.isTransposed));
+  uint32_t kind = epilogue == Epilogue::Gelu ? epilogueGelu : hasSumsBeside() ? epilogueGeluAndSums : 0u;
   if (bias_ == Bias::Epilogue) {
-    set(matmulEpilogue, epilogueBias);
+    kind |= epilogueBias;
     set(matmulBiasType, int32_t(blasType(spec.bias)));
   }
-  a_ = layout(spec.b, right);
-  b_ = layout(spec.a, left);
-  c_ = layout(spec.c, {false, uint64_t(spec.n), uint64_t(spec.m), spec.m == 1 ? spec.n : spec.c.strides[1]});
+  if (kind)
+    set(matmulEpilogue, kind);
+  if (hasSumsBeside())
+    set(matmulSumsLead, spec.n);
+  a_ = layout(types.b, spec.b, right);
+  b_ = layout(types.a, spec.a, left);
+  c_ = layout(types.c, spec.c, {false, uint64_t(spec.n), uint64_t(spec.m), spec.m == 1 ? spec.n : spec.c.strides[1]});
   usual_.best = ask(/*isUsual=*/true);
-  if (usual_.best->empty() && bias_ == Bias::Epilogue && !spec.accumulate) {
+  bool mayBeNone = types.areCodes || epilogue != Epilogue::None;
+  if (!isAnswered() && bias_ == Bias::Epilogue && !spec.accumulate && !mayBeNone) {
     bias_ = Bias::Copied;
     set(matmulEpilogue, epilogueNone);
     usual_.best = ask(/*isUsual=*/true);
   }
-  choose(/*isUsual=*/true, size_t(Queue::Compute));
+  if (isAnswered() || !mayBeNone)
+    choose(/*isUsual=*/true, size_t(Queue::Compute));
 }
 
-Described<cublasLtMatrixLayoutOpaque_t> Products::Plan::layout(const MatrixView &view, const Stored &stored) const {
+Described<cublasLtMatrixLayoutOpaque_t> Products::Plan::layout(int type, const MatrixView &view,
+                                                               const Stored &stored) const {
   cublasLtMatrixLayout_t made = nullptr;
-  products_.check(blas_->layoutCreate(&made, blasType(view.element), stored.rows, stored.columns, stored.lead),
+  products_.check(blas_->layoutCreate(&made, type, stored.rows, stored.columns, stored.lead),
                   "cublasLtMatrixLayoutCreate");
   Described<cublasLtMatrixLayoutOpaque_t> layout(made, blas_->layoutDestroy);
   auto set = [&](int attribute, auto value) {
@@ -181,6 +219,8 @@ std::vector<BlasAnswer> Products::Plan::ask(bool isUsual) const {
   prefer(preferenceAlignmentD, result);
   if (bias_ == Bias::Epilogue) // nothing reads there: the library looks at the alignment of the address
     set(matmulBiasPointer, uint64_t(result));
+  if (hasSumsBeside())
+    set(matmulSumsPointer, uint64_t(result));
   std::vector<BlasAnswer> answers(wantedAnswers);
   int count = 0;
   cublasStatus_t status = blas_->heuristic(products_.handle_, desc_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
@@ -228,7 +268,7 @@ std::string Products::Plan::describe() const {
   if (!hasSums(spec_))
     return "cublaslt: no sums";
   std::lock_guard lock(mutex_);
-  return "cublaslt " + std::string(isTf32_ ? "tf32" : name(spec_.a.element)) +
+  return "cublaslt " + std::string(types_.name) +
          (bias_ == Bias::Copied ? ", bias copied" : "") + ", workspace " +
          std::to_string(usual_.choices[size_t(Queue::Compute)].workspace.bytes);
 }
@@ -273,7 +313,7 @@ void Products::Plan::copyBias(CUstream stream, std::byte *c, const void *bias) c
   });
 }
 
-void Products::Plan::run(const void *a, const void *b, void *c, const void *bias) const {
+void Products::Plan::run(const void *a, const void *b, void *c, const void *bias, void *sums) const {
   if (!spec_.batch || !spec_.m || !spec_.n)
     return;
   auto *result = static_cast<std::byte *>(c);
@@ -294,13 +334,20 @@ void Products::Plan::run(const void *a, const void *b, void *c, const void *bias
       clear(stream, result);
     if (!hasSums(spec_))
       return;
-    bool isAdded = spec_.accumulate || bias_ == Bias::Copied, isDouble = spec_.a.element == ElementType::f64;
+    bool isAdded = spec_.accumulate || bias_ == Bias::Copied;
     const double doubles[] = {1, double(isAdded)};
     const float floats[] = {1, float(isAdded)};
-    auto scale = [&](int which) { return isDouble ? static_cast<const void *>(doubles + which) : floats + which; };
+    const int32_t integers[] = {1, int32_t(isAdded)};
+    auto scale = [&](int which) -> const void * {
+      return types_.scale == blasF64   ? static_cast<const void *>(doubles + which)
+             : types_.scale == blasI32 ? static_cast<const void *>(integers + which)
+                                       : floats + which;
+    };
     std::lock_guard lock(mutex_);
     if (bias_ == Bias::Epilogue)
       set(matmulBiasPointer, bias);
+    if (hasSumsBeside())
+      set(matmulSumsPointer, sums);
     products_.check(blas_->matmul(products_.handle_, desc_.get(), scale(0), b, a_.get(), a, b_.get(), scale(1), c,
                                   c_.get(), c, c_.get(), choice.algorithm, choice.workspace.data,
                                   choice.workspace.bytes, stream),
@@ -328,21 +375,42 @@ void Products::open() {
   check(blas_->create(&handle_), "cublasLtCreate");
 }
 
+/// Opens the library and takes the workspace.
+void Products::prepare() {
+  open();
+  if (options_.workspaceBytes)
+    workspaces_.takeForPlans(options_.workspaceBytes);
+}
+
 std::shared_ptr<const MatmulPlan> Products::make(const MatmulSpec &spec) {
   CopiedProduct::Copied copied;
   if (Plan::hasSums(spec)) {
-    open();
-    if (options_.workspaceBytes)
-      workspaces_.takeForPlans(options_.workspaceBytes);
+    prepare();
     copied.a = !readAs(spec.a, spec.m, spec.k);
     copied.b = !readAs(spec.b, spec.k, spec.n);
   }
   copied.c = spec.hasBias && spec.bias != spec.c.element && spec.batch && spec.m && spec.n;
   if (!copied.any())
-    return std::make_shared<const Plan>(*this, spec);
+    return std::make_shared<const Plan>(*this, spec, typesOf(spec, options_.tf32));
   MatmulSpec copies = CopiedProduct::specOfCopies(spec, copied).batchAsRows();
-  return std::make_shared<const CopiedProduct>(spec, copied, std::make_shared<const Plan>(*this, copies), kernels_,
-                                               copies_);
+  auto product = std::make_shared<const Plan>(*this, copies, typesOf(copies, options_.tf32));
+  return std::make_shared<const CopiedProduct>(spec, copied, std::move(product), kernels_, copies_);
+}
+
+std::shared_ptr<const MatmulPlan> Products::planCodes(const MatmulSpec &spec, StorageType a, StorageType b) {
+  std::lock_guard lock(mutex_);
+  prepare();
+  auto plan = std::make_shared<const Plan>(*this, spec, typesOfCodes(a, b));
+  return plan->isAnswered() ? plan : nullptr;
+}
+
+std::shared_ptr<const EpiloguePlan> Products::planEpilogue(const MatmulSpec &spec, Epilogue epilogue) {
+  if (!Plan::hasSums(spec))
+    return nullptr;
+  std::lock_guard lock(mutex_);
+  prepare();
+  auto plan = std::make_shared<const Plan>(*this, spec, typesOf(spec, options_.tf32), epilogue);
+  return plan->isAnswered() ? plan : nullptr;
 }
 
 std::shared_ptr<const MatmulPlan> Products::plan(const MatmulSpec &given) {

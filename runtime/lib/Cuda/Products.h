@@ -24,16 +24,30 @@
 #include "../Engine/PlanCache.h"
 #include "BlasApi.h"
 #include "CopiedProduct.h"
+#include "segue/runtime/Layout/Layout.h"
 
 namespace segue::inline runtime::cuda {
 
 struct ProductOptions {
   /// Lets products of f32 round their operands to TF32 (10 bits behind the point), which is several times as fast.
   bool tf32 = false;
+  /// Lets products with a weight of INT8 or FP8 codes round x to such codes, a row at a time (QuantizedProducts.h).
+  bool codes = false;
   /// The bytes of workspace that products of a queue share; 0 for none, which cost plain products of an H100 nothing.
   uint64_t workspaceBytes = 0;
-  /// The bytes of the workspace for panels of weights in codes, or 0: products are by tiles then, however large.
+  /// The bytes of the workspace of products with weights in codes, or 0: they are by tiles then, however large.
   uint64_t panelBytes = 16 << 20;
+};
+
+/// What the library does to the sums of a product: takes gelu tanh of them, and may write them besides.
+enum class Epilogue : uint8_t { None, Gelu, GeluAndSums };
+
+/// A product with an epilogue, made ready.
+class EpiloguePlan {
+public:
+  virtual ~EpiloguePlan() = default;
+  /// As MatmulPlan::run; all operands begin at multiples of 16 bytes. `sums` are dense rows of the type of c.
+  virtual void run(const void *a, const void *b, void *c, const void *bias, void *sums) const = 0;
 };
 
 class Products {
@@ -49,6 +63,11 @@ public:
   /// Does what Engine::planMatmul promises. Throws Unsupported without the library, and for
   /// a spec that it cannot do, with the reason.
   std::shared_ptr<const MatmulPlan> plan(const MatmulSpec &spec);
+  /// Plans a product of codes that are multiplied as they are: a and b of `spec` are bytes, c is i32 for INT8 and f32
+  /// for FP8. Null if the library has none for it, or the GPU. Operands and the result begin at multiples of 16 bytes.
+  std::shared_ptr<const MatmulPlan> planCodes(const MatmulSpec &spec, StorageType a, StorageType b);
+  /// Plans a product of dense rows with an epilogue; null if the library has none for it.
+  std::shared_ptr<const EpiloguePlan> planEpilogue(const MatmulSpec &spec, Epilogue epilogue);
   /// Returns the bytes that plans will take: the workspace with the first one, and memory for copies that was wanted.
   uint64_t bytesToTake() const {
     uint64_t workspace = workspaces_.hasSome() ? 0 : Workspaces::bytesFor(options_.workspaceBytes);
@@ -59,6 +78,7 @@ private:
   class Plan;
 
   void open();
+  void prepare();
   std::shared_ptr<const MatmulPlan> make(const MatmulSpec &spec);
   void check(cublasStatus_t status, const char *call) const;
 

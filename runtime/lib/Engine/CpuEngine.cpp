@@ -42,6 +42,9 @@ struct CpuEngine::State {
       : threads(threads), kernels(vectorKernels(most)), scratch(std::make_shared<Scratch>(threads.count())),
         fusedCalls(std::make_shared<std::atomic<uint64_t>>(0)) {}
 
+  /// Plans a product; `planning` is locked.
+  std::shared_ptr<const MatmulPlan> planMatmul(const MatmulSpec &spec);
+
   Threads threads;
   const VectorKernels &kernels;
   std::shared_ptr<Scratch> scratch;
@@ -57,18 +60,22 @@ struct CpuEngine::State {
 CpuEngine::CpuEngine(Threads threads, InstructionSet most) : state_(std::make_unique<State>(threads, most)) {}
 CpuEngine::~CpuEngine() = default;
 
-std::shared_ptr<const MatmulPlan> CpuEngine::planMatmul(const MatmulSpec &given) {
-  assert(given.findProblem().empty() && "check findProblem() before planning");
+std::shared_ptr<const MatmulPlan> CpuEngine::State::planMatmul(const MatmulSpec &given) {
   MatmulSpec spec = given.batchAsRows();
-  std::lock_guard guard(state_->planning);
-  return state_->matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
+  return matmuls.findOrMake(spec, [&]() -> std::shared_ptr<const MatmulPlan> {
     if (spec.a.element == ElementType::f64)
-      return makeDoubleMatmul(spec, state_->threads, state_->scratch, state_->kernels);
+      return makeDoubleMatmul(spec, threads, scratch, kernels);
     if (spec.a.element != ElementType::f32)
-      if (auto plan = makeOneDnnMatmul(spec, state_->threads, state_->scratch))
+      if (auto plan = makeOneDnnMatmul(spec, threads, scratch))
         return plan;
-    return makePanelMatmul(spec, state_->threads, state_->scratch, state_->kernels);
+    return makePanelMatmul(spec, threads, scratch, kernels);
   });
+}
+
+std::shared_ptr<const MatmulPlan> CpuEngine::planMatmul(const MatmulSpec &spec) {
+  assert(spec.findProblem().empty() && "check findProblem() before planning");
+  std::lock_guard guard(state_->planning);
+  return state_->planMatmul(spec);
 }
 
 std::shared_ptr<const QuantizedMatmulPlan> CpuEngine::planQuantizedMatmul(const QuantizedMatmulSpec &spec) {
@@ -97,8 +104,10 @@ std::shared_ptr<const LibraryPlan> CpuEngine::planLibraryCall(const LibraryCallS
   const LibraryOperation *operation = findLibraryOperation(spec.operation);
   assert(operation && operation->findProblem(spec).empty() && "check findProblem() before planning");
   std::lock_guard guard(state_->planning);
-  return state_->libraryCalls.findOrMake(
-      spec, [&] { return operation->plan(spec, {state_->threads, state_->scratch, state_->kernels}); });
+  return state_->libraryCalls.findOrMake(spec, [&] {
+    auto planMatmul = [this](const MatmulSpec &product) { return state_->planMatmul(product); };
+    return operation->plan(spec, {state_->threads, state_->scratch, state_->kernels, planMatmul});
+  });
 }
 
 const Threads &CpuEngine::threads() const { return state_->threads; }

@@ -476,6 +476,31 @@ void softmaxGrad(const SoftmaxGradBlock &block) {
     }
 }
 
+//===----------------------------------------------------------------------===//
+// Gelu
+//===----------------------------------------------------------------------===//
+
+/// Factors of x and x^3 in 2 u, where gelu tanh of x is x (1 + tanh(u)) / 2 = x / (1 + e^(-2 u)).
+constexpr float kTwice = 1.5957691216f, kCubic = kTwice * 0.044715f;
+
+/// The power is infinite where it is beyond the largest that `exponential` takes.
+inline __attribute__((always_inline)) Vector geluOf(Vector x) {
+  Vector power = -(x * (x * x * kCubic + kTwice)), most = splat(88.0f);
+  return x / (1.0f + (power > most ? splat(kInfinity) : exponential(power)));
+}
+
+void gelu(int64_t count, float *data) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    store(data + i, geluOf(load(data + i)));
+  Vector rest{};
+  for (int64_t k = i; k < count; ++k)
+    rest[k - i] = data[k];
+  rest = geluOf(rest);
+  for (int64_t k = i; k < count; ++k)
+    data[k] = rest[k - i];
+}
+
 } // namespace
 
 const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE_ISA),
@@ -492,6 +517,7 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               dot,
                                                               softmax,
                                                               softmaxGrad,
+                                                              gelu,
                                                               multiplyDoubles,
                                                               widenI8,
                                                               widenBf16,

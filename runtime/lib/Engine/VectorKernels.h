@@ -108,6 +108,9 @@ struct VectorKernels {
   void (*softmax)(const SoftmaxBlock &block);
   void (*softmaxGrad)(const SoftmaxGradBlock &block);
 
+  /// Replaces numbers by gelu tanh of them, within 4 units in the last place.
+  void (*gelu)(int64_t count, float *data);
+
   /// For up to 4 rows and a panel of 16 columns, in f64: sums[i * 16 + j] += sum over l < depth of
   /// a[i * rowStep + l * depthStep] * b[l * 16 + j].
   void (*multiplyDoubles)(int64_t rows, int64_t depth, const double *a, int64_t rowStep, int64_t depthStep,

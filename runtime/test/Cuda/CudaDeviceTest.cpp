@@ -40,7 +40,7 @@ TEST(CudaDevice, BadSpecsAreNamed) {
   expect("cuda:-1", "the number of a GPU comes first");
   expect("cuda:dram=8MiB", "the number of a GPU comes first");
   expect("cuda:0,threads=2",
-        "there is no option \"threads\"; known are disk, dram, host, l1, panels, pinned, profile, tf32, workspace");
+        "there is no option \"threads\"; known are codes, disk, dram, host, l1, panels, pinned, profile, tf32, workspace");
   expect("cuda:0,dram=0", "dram=0 leaves no memory");
   expect("cuda:0,pinned=0", "pinned=0 leaves no page-locked memory");
   expect("cuda:0,dram=8GiB", "dram=8589934592 is more than Fake GPU has, 268435456 bytes");

@@ -32,6 +32,8 @@ struct Case {
   std::vector<int64_t> ends;
   /// The largest number of terms of a sum.
   int64_t depth;
+  /// How often the CPU rounds a number that becomes a result, or the device.
+  int roundings = 1;
 };
 
 class CudaLibraryTest : public testing::TestWithParam<std::string> {
@@ -64,7 +66,6 @@ protected:
         std::memcpy(&bytes[at * byteSize(tensor.element)], &given.ends[at], byteSize(tensor.element));
       here.push_back(bytes);
     }
-    Values before(type, spec.writes[0].elements(), 9), wanted = before, found = before;
     std::vector<Tensor> there;
     std::vector<void *> hostAt, deviceAt;
     for (std::vector<uint8_t> &bytes : here) {
@@ -72,25 +73,43 @@ protected:
       hostAt.push_back(bytes.data());
       deviceAt.push_back(there.back().bytes());
     }
-    Tensor result = onDevice(before.bytes().data(), before.bytes().size());
-    hostAt.push_back(wanted.data());
-    deviceAt.push_back(result.bytes());
+    std::vector<Values> before;
+    for (const LibraryTensor &tensor : spec.writes)
+      before.emplace_back(type, tensor.elements(), 9);
+    std::vector<Values> wanted = before, found = before;
+    for (size_t k = 0; k < before.size(); ++k) {
+      const std::vector<uint8_t> &bytes = before[k].bytes();
+      there.push_back(Tensor::empty(device, TensorDesc({int64_t(bytes.size() + skippedBytes)}, ElementType::i8)));
+      hostAt.push_back(wanted[k].data());
+      deviceAt.push_back(there.back().bytes() + skippedBytes);
+      device->copy(deviceAt.back(), bytes.data(), bytes.size());
+    }
+    auto readResults = [&] {
+      for (size_t k = 0; k < found.size(); ++k)
+        device->copy(found[k].data(), deviceAt[spec.reads.size() + k], found[k].bytes().size());
+    };
     cpu->engine().planLibraryCall(spec)->run(hostAt);
     auto plan = device->engine().planLibraryCall(spec);
     plan->run(deviceAt);
-    device->copy(found.data(), result.bytes(), found.bytes().size());
+    readResults();
     // A term is at most 1.
-    for (int64_t i = 0; i < found.size(); ++i)
-      ASSERT_NEAR(found.at(i), wanted.at(i),
-                  tolerance(type) * (1 + std::fabs(wanted.at(i))) + 2e-7 * double(given.depth))
-          << "at " << i;
-    std::vector<uint8_t> first = found.bytes();
-    device->copy(result.bytes(), before.bytes().data(), before.bytes().size());
+    for (size_t k = 0; k < found.size(); ++k)
+      for (int64_t i = 0; i < found[k].size(); ++i)
+        ASSERT_NEAR(found[k].at(i), wanted[k].at(i),
+                    given.roundings * tolerance(type) * (1 + std::fabs(wanted[k].at(i))) + 2e-7 * double(given.depth))
+            << "at " << i << " of result " << k;
+    std::vector<Values> first = found;
+    for (size_t k = 0; k < found.size(); ++k)
+      device->copy(deviceAt[spec.reads.size() + k], before[k].bytes().data(), before[k].bytes().size());
     Work again{[&] { plan->run(deviceAt); }, {}, "test"};
     device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, std::move(again))));
-    device->copy(found.data(), result.bytes(), found.bytes().size());
-    EXPECT_EQ(found.bytes(), first) << "another run gives other bits";
+    readResults();
+    for (size_t k = 0; k < found.size(); ++k)
+      EXPECT_EQ(found[k].bytes(), first[k].bytes()) << "another run gives other bits";
   }
+
+  /// Results begin so many bytes behind where a tensor does.
+  uint64_t skippedBytes = 0;
 
   DeviceRef device = Device::open(GetParam());
   DeviceRef cpu = Device::open("cpu:threads=1");
@@ -217,4 +236,44 @@ TEST_P(CudaLibraryTest, RefusesWhatItCannotCount) {
     EXPECT_EQ(error.code(), ErrorCode::Unsupported);
     EXPECT_NE(std::string(error.what()).find("2^31 places"), std::string::npos) << error.what();
   }
+}
+
+//===----------------------------------------------------------------------===//
+// Products with gelu
+//===----------------------------------------------------------------------===//
+
+/// Gelu of rows times a matrix, and perhaps the sums.
+static Case geluOf(bool givesSums, ElementType type, std::vector<int64_t> rows, int64_t depth, int64_t width,
+                   bool transposed, bool hasBias) {
+  Case made{.ends = {}, .depth = depth, .roundings = 2};
+  made.spec.operation = "dot_gelu";
+  made.spec.numbers = {transposed};
+  std::vector<int64_t> lhs = rows, result = rows;
+  lhs.push_back(depth);
+  result.push_back(width);
+  made.spec.reads = {{type, lhs}, {type, transposed ? std::vector{width, depth} : std::vector{depth, width}}};
+  if (hasBias)
+    made.spec.reads.push_back({type, {width}});
+  made.spec.writes.assign(givesSums ? 2 : 1, {type, result});
+  return made;
+}
+
+// All types, both ways to read the matrix; by the library's epilogue, and, where it has none (columns in no multiple of
+// 8 with sums, no rows, no depth, results that begin elsewhere), by a kernel behind the product.
+TEST_P(CudaLibraryTest, TakesGeluOfProducts) {
+  for (bool givesSums : {false, true})
+    for (ElementType type : summedInF32)
+      for (bool transposed : {false, true})
+        for (bool hasBias : {false, true})
+          for (auto [rows, depth, width] :
+               {std::tuple(std::vector<int64_t>{3, 20}, 24, 40), {{17}, 9, 13}, {{0}, 4, 8}, {{2}, 0, 8}, {{}, 5, 16}})
+            for (uint64_t skipped : {0, 4}) {
+              SCOPED_TRACE(testing::Message() << name(type) << (givesSums ? " sums " : " ") << depth << " x " << width
+                                              << (transposed ? " transposed" : "") << (hasBias ? " bias" : "") << ", "
+                                              << skipped << " bytes behind");
+              skippedBytes = skipped;
+              check(geluOf(givesSums, type, rows, depth, width, transposed, hasBias));
+              if (HasFatalFailure())
+                return;
+            }
 }

@@ -310,6 +310,29 @@ TEST(CudaProducts, Tf32IsByChoice) {
   EXPECT_LT(errors[1], 0x1p-10f);
 }
 
+// A GPU before sm_89 multiplies INT8 and no FP8: such a weight is widened there, as without the choice.
+TEST(CudaProducts, CodesAreThoseOfTheGpu) {
+  QuantizedMatmulSpec spec{.rows = 150, .out = 432, .in = 144, .codeStride = 144, .xStride = 144, .yStride = 432};
+  for (const char *capability : {"86", "89"}) {
+    setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+    DeviceRef device = Device::open("cuda:9,dram=4MiB,pinned=4MiB,panels=256KiB,codes=on");
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    EXPECT_NE(device->name().find(",codes=on"), std::string::npos) << device->name();
+    auto describe = [&](StorageType storage) {
+      spec.storage = storage;
+      setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+      std::string text = device->engine().planQuantizedMatmul(spec)->describe();
+      unsetenv("FAKE_CUDA_CAPABILITY");
+      return text;
+    };
+    EXPECT_EQ(describe(StorageType::Int8Row), "codes by codes, 128 x 432, cublaslt int8, workspace 0");
+    for (StorageType storage : {StorageType::Fp8E4M3Row, StorageType::Fp8E5M2Row})
+      EXPECT_EQ(describe(storage), std::string(capability) == "89"
+                                       ? "codes by codes, 128 x 432, cublaslt fp8, workspace 0"
+                                       : "codes by panels of 320, cublaslt f32, workspace 0");
+  }
+}
+
 // The tests above rest on what the fake looks at.
 TEST_F(CudaProductsTest, TheFakeFindsMisuse) {
   auto misuse = [&](auto use) {

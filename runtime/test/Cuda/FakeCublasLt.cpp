@@ -8,7 +8,9 @@
 // A library in the place of libcublasLt.so.13 on the fake driver, with whose streams and
 // memory it works: a product is an operation of a stream, in whatever order that may run.
 // It does what cublasLt.h documents for strided batches of real floats, matrices by columns
-// or by rows, no epilogue or a bias; more of it is NOT_SUPPORTED.
+// or by rows, no epilogue or a bias; gelu for one matrix by columns; and
+// for INT8 in int32 and FP8 in floats, transposed A times B by columns. More of it is
+// NOT_SUPPORTED. A sum that does not fit into int32 is told.
 //
 // It answers as a library may at its worst. Where the preferences let it, the best
 // algorithm splits the depth: sums of its halves lie in the workspace until a second
@@ -22,8 +24,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Cuda/BlasApi.h"
+#include "../../lib/Tensor/ElementCasts.h"
 #include "FakeGpu.h"
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -37,6 +41,13 @@ struct cublasLtMatmulDescOpaque_t {
   uint32_t epilogue = epilogueNone;
   uint64_t bias = 0;
   int64_t biasStride = 0;
+  uint64_t sums = 0;
+  int64_t sumsLead = 0;
+
+  bool hasBias() const { return epilogue != epilogueNone && epilogue & epilogueBias; }
+  /// The epilogue without its bias, or 0.
+  uint32_t function() const { return epilogue == epilogueNone ? 0 : epilogue & ~uint32_t(epilogueBias); }
+  bool hasSums() const { return function() == epilogueGeluAndSums; }
 };
 struct cublasLtMatrixLayoutOpaque_t {
   int type = 0;
@@ -114,7 +125,11 @@ template <typename T> static cublasStatus_t store(T &place, const void *value, s
 // Matrices
 //===----------------------------------------------------------------------===//
 
-static uint64_t elementBytes(int type) { return type == blasF64 ? 8 : type == blasF32 ? 4 : 2; }
+static bool isFp8(int type) { return type == blasE4M3 || type == blasE5M2; }
+
+static uint64_t elementBytes(int type) {
+  return type == blasF64 ? 8 : type == blasF32 || type == blasI32 ? 4 : type == blasI8 || isFp8(type) ? 1 : 2;
+}
 
 static int64_t placeOf(const Layout &layout, uint64_t row, uint64_t column) {
   return layout.order == orderColumns ? int64_t(row) + int64_t(column) * layout.lead
@@ -138,6 +153,14 @@ static double load(int type, const std::byte *data, int64_t index) {
     return read(double());
   case blasF16:
     return double(read(_Float16()));
+  case blasI8:
+    return read(int8_t());
+  case blasI32:
+    return read(int32_t());
+  case blasE4M3:
+    return double(segue::elements::E4M3Code::value(read(uint8_t())));
+  case blasE5M2:
+    return double(segue::elements::E5M2Code::value(read(uint8_t())));
   case blasBf16: {
     uint32_t bits = uint32_t(read(uint16_t())) << 16;
     float value;
@@ -154,6 +177,8 @@ static void save(int type, std::byte *data, int64_t index, double value) {
   auto write = [&](auto number) { std::memcpy(at, &number, sizeof(number)); };
   if (type == blasF64)
     return write(value);
+  if (type == blasI32)
+    return write(int32_t(value));
   if (type == blasF16)
     return write(_Float16(float(value)));
   auto single = float(value);
@@ -237,10 +262,34 @@ static uint64_t signature(const Product &product) {
   uint64_t hash = 1469598103934665603u;
   auto add = [&](auto... values) { ((hash = (hash ^ uint64_t(values)) * 1099511628211u), ...); };
   const Desc &desc = product.desc;
-  add(desc.compute, desc.scale, desc.transposeA, desc.transposeB, desc.biasType, desc.epilogue, desc.biasStride);
+  add(desc.compute, desc.scale, desc.transposeA, desc.transposeB, desc.biasType, desc.epilogue, desc.biasStride,
+      desc.sumsLead);
   for (const Layout *each : {&product.a, &product.b, &product.c, &product.d})
     add(each->type, each->rows, each->columns, each->lead, each->order, each->batch, each->batchStride);
   return hash;
+}
+
+/// The same for a product of codes, whose extents fit together.
+static cublasStatus_t findProblemOfCodes(const Product &product, int scale) {
+  const auto &[desc, a, b, c, d] = product;
+  bool isInteger = desc.compute == computeI32;
+  bool isKnown = isInteger ? a.type == blasI8 && b.type == blasI8 && d.type == blasI32
+                           : desc.compute == computeF32 && isFp8(a.type) && isFp8(b.type) &&
+                                 (a.type == blasE4M3 || b.type == blasE4M3) &&
+                                 (d.type == blasF32 || d.type == blasBf16 || d.type == blasF16) &&
+                                 capability() >= 89;
+  bool isTransposed = desc.transposeA && !desc.transposeB;
+  for (const Layout *each : {&a, &b, &d})
+    isTransposed &= each->order == orderColumns;
+  // INT8 counts in multiples of four, FP8 in 16 bytes.
+  int64_t multiple = isInteger ? 4 : 16;
+  auto isEven = [&](const Layout &layout, int64_t extent) {
+    return extent * int64_t(isInteger ? 1 : elementBytes(layout.type)) % multiple == 0;
+  };
+  bool fits = isEven(d, int64_t(d.rows)) && isEven(a, int64_t(a.rows)) && isEven(a, a.lead) && isEven(b, b.lead) &&
+              isEven(d, d.lead);
+  return isKnown && isTransposed && fits && desc.scale == scale && desc.epilogue == epilogueNone ? blasSuccess
+                                                                                                 : blasNotSupported;
 }
 
 /// Why there is no such product: INVALID_VALUE, or NOT_SUPPORTED; or success.
@@ -262,8 +311,10 @@ static cublasStatus_t findProblem(const Product &product) {
     return misused("matrices whose extents do not fit together");
   if (desc.pointerMode || c.type != d.type || c.order != d.order)
     return blasNotSupported;
-  bool isDouble = desc.compute == computeF64;
-  int scale = isDouble ? blasF64 : blasF32;
+  bool isDouble = desc.compute == computeF64, isInteger = desc.compute == computeI32;
+  int scale = isDouble ? blasF64 : isInteger ? blasI32 : blasF32;
+  if (isInteger || isFp8(a.type) || isFp8(b.type))
+    return findProblemOfCodes(product, scale);
   bool isHalf = a.type == blasF16 || a.type == blasBf16;
   bool isKnown = desc.scale == scale && a.type == b.type &&
                  (isDouble                       ? a.type == blasF64 && d.type == blasF64
@@ -276,9 +327,16 @@ static cublasStatus_t findProblem(const Product &product) {
   if (desc.epilogue == epilogueNone)
     return blasSuccess;
   int biasType = desc.biasType < 0 ? d.type : desc.biasType;
-  if (desc.epilogue != epilogueBias || isDouble || biasType != d.type)
+  uint32_t function = desc.function();
+  if (isDouble || (desc.hasBias() && biasType != d.type))
     return blasNotSupported;
-  return desc.bias ? blasSuccess : blasInvalidValue;
+  if (function && function != epilogueGelu && !desc.hasSums())
+    return blasNotSupported;
+  if (function && (d.batch != 1 || d.order != orderColumns))
+    return blasNotSupported;
+  if (desc.hasSums() && (desc.sumsLead % 8 || desc.sumsLead < int64_t(d.rows)))
+    return blasNotSupported;
+  return (desc.hasBias() && !desc.bias) || (desc.hasSums() && !desc.sums) ? blasInvalidValue : blasSuccess;
 }
 
 /// One matrix, its element (i, j) at i + j * rows.
@@ -293,6 +351,9 @@ static std::vector<T> unpack(const Layout &layout, const std::byte *data, bool i
     }
   return values;
 }
+
+/// Gelu tanh, as the library has it.
+static double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 namespace {
 /// What the GPU does for a call, on its thread, with sums of type T.
@@ -329,7 +390,12 @@ template <typename T> struct Multiplication {
         const T *column = left.data() + l * rows;
         T *sum = sums.data() + j * rows;
         for (uint64_t i = 0; i < rows; ++i)
-          sum[i] += column[i] * factor;
+          if constexpr (std::is_integral_v<T>) {
+            if (__builtin_add_overflow(sum[i], column[i] * factor, &sum[i]))
+              misdeeds += "a sum of INT8 that int32 does not hold\n";
+          } else {
+            sum[i] += column[i] * factor;
+          }
       }
   }
 
@@ -362,7 +428,11 @@ template <typename T> struct Multiplication {
   void writeResult() const {
     const auto &[desc, a, b, c, d] = product;
     const std::byte *bias = nullptr;
-    if (desc.epilogue == epilogueBias)
+    Layout beside{d.type, d.rows, d.columns, desc.sumsLead};
+    std::byte *besideData = nullptr;
+    if (desc.hasSums())
+      besideData = static_cast<std::byte *>(fakecuda::at(desc.sums, spanBytes(beside)));
+    if (desc.hasBias())
       bias = static_cast<std::byte *>(fakecuda::at(
           desc.bias, uint64_t((d.batch - 1) * desc.biasStride + int64_t(d.rows)) * elementBytes(d.type)));
     for (int64_t z = 0; z < d.batch; ++z) {
@@ -375,6 +445,10 @@ template <typename T> struct Multiplication {
             value += beta * T(load(c.type, before, placeOf(c, i, j)));
           if (bias)
             value += T(load(d.type, bias, z * desc.biasStride + int64_t(i)));
+          if (desc.function() == epilogueGeluAndSums)
+            save(d.type, besideData, placeOf(beside, i, j), double(value));
+          if (desc.function())
+            value = T(gelu(double(value)));
           save(d.type, result, placeOf(d, i, j), double(value));
         }
     }
@@ -389,6 +463,9 @@ template <typename T> static void giveProduct(CUstream stream, const Multiplicat
   const Operands &at = multiplication.at;
   using enum Access::Kind;
   std::vector<Access> accesses = {{WasGiven, at.a, 1}, {WasGiven, at.b, 1}, {Writes, at.d, 1}};
+  const Desc &desc = multiplication.product.desc;
+  if (desc.hasSums())
+    accesses.push_back({Writes, desc.sums, 1});
   if (multiplication.algorithm.workspaceBytes)
     accesses.push_back({Writes, at.workspace, multiplication.algorithm.workspaceBytes});
   if (multiplication.algorithm.split == Split::InWorkspace)
@@ -420,7 +497,12 @@ static bool isUsedWell(const Product &product, const Operands &at, const Algorit
     if (scratch.rows && (isInput || *name == 'D') && overlap(at.workspace, scratch, address, layout))
       misdeeds += std::string(name) + " lies in the workspace\n";
   }
-  if (product.desc.epilogue == epilogueBias && product.desc.bias % algorithm.biasAlignment)
+  if (product.desc.hasSums() && product.desc.sums % 16)
+    misdeeds += "sums beside a result begin at no multiple of 16\n";
+  Layout beside{product.d.type, product.d.rows, product.d.columns, product.desc.sumsLead};
+  if (product.desc.hasSums() && overlap(at.d, product.d, product.desc.sums, beside))
+    misdeeds += "sums and D overlap\n";
+  if (product.desc.hasBias() && product.desc.bias % algorithm.biasAlignment)
     misdeeds += "the bias is less aligned than the heuristic was told\n";
   if (algorithm.workspaceBytes && at.workspace % workspaceAlignment)
     misdeeds += "the workspace begins at no multiple of 256\n";
@@ -493,6 +575,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int att
     return store(desc->biasStride, value, bytes);
   case matmulBiasType:
     return store(desc->biasType, value, bytes);
+  case matmulSumsPointer:
+    return store(desc->sums, value, bytes);
+  case matmulSumsLead:
+    return store(desc->sumsLead, value, bytes);
   default:
     return blasNotSupported;
   }
@@ -574,6 +660,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   Product product{*desc, *a, *b, *c, *d};
   if (cublasStatus_t problem = findProblem(product))
     return problem;
+  uint32_t least = isFp8(a->type) ? 16 : a->type == blasI8 ? 4 : 1;
+  if (*std::ranges::min_element(preference->alignments) < least)
+    return blasNotSupported;
   Algorithm algorithm{.product = signature(product), .biasAlignment = desc->bias & -desc->bias};
   std::copy_n(preference->alignments, 4, algorithm.alignments);
   auto answer = [&](Split split, uint64_t workspaceBytes) {
@@ -622,9 +711,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return misused("a workspace that is too small");
   auto address = [](const void *data) { return reinterpret_cast<uint64_t>(data); };
   Operands operands{address(a), address(b), address(c), address(d), address(workspace)};
-  bool isDouble = desc->scale == blasF64;
+  bool isDouble = desc->scale == blasF64, isInteger = desc->scale == blasI32;
   auto scale = [&](const void *value) {
-    return isDouble ? *static_cast<const double *>(value) : double(*static_cast<const float *>(value));
+    return isDouble    ? *static_cast<const double *>(value)
+           : isInteger ? double(*static_cast<const int32_t *>(value))
+                       : double(*static_cast<const float *>(value));
   };
   double factor = scale(alpha), added = scale(beta);
   if (!isUsedWell(product, operands, algorithm, added != 0))
@@ -632,6 +723,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   bool isBackward = algorithm.split == Split::InResult && current->random() % 2;
   if (isDouble)
     giveProduct<double>(stream, {product, operands, algorithm, factor, added, isBackward});
+  else if (isInteger)
+    giveProduct<int32_t>(stream, {product, operands, algorithm, int32_t(factor), int32_t(added), isBackward});
   else
     giveProduct<float>(stream, {product, operands, algorithm, float(factor), float(added), isBackward});
   return blasSuccess;

@@ -120,7 +120,6 @@ static int numberOf(const char *variable, int usual) {
 }
 
 /// The compute capability of the GPUs, times ten.
-static int capability() { return numberOf("FAKE_CUDA_CAPABILITY", 90); }
 
 /// Finds the PTX of a cubin, or says what the driver says of one that it cannot take.
 static CUresult readCubin(const void *image, std::string &ptx) {
@@ -130,7 +129,7 @@ static CUresult readCubin(const void *image, std::string &ptx) {
     return invalidImage;
   if (header.abi >= segue::schema::kCubinAbiOfCuda13 && numberOf("FAKE_CUDA_VERSION", 13000) < 13000)
     return invalidImage;
-  int code = int(header.capability), gpu = capability();
+  int code = int(header.capability), gpu = fakecuda::capability();
   if (code / 10 != gpu / 10 || code > gpu)
     return noBinaryForGpu;
   ptx = fakecuda::findPtx({static_cast<const char *>(image), header.bytes});
@@ -214,7 +213,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     return success;
   case attributeCapabilityMajor:
   case attributeCapabilityMinor:
-    *value = attribute == attributeCapabilityMajor ? capability() / 10 : capability() % 10;
+    *value = attribute == attributeCapabilityMajor ? fakecuda::capability() / 10 : fakecuda::capability() % 10;
     return success;
   case attributeThreadsPerMultiprocessor:
     *value = threadsPerProcessor;

@@ -31,6 +31,11 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+int capability() {
+  const char *set = std::getenv("FAKE_CUDA_CAPABILITY");
+  return set ? std::atoi(set) : 90;
+}
+
 Device *devices() {
   static Device *all = [] {
     auto *all = new Device[deviceCount]; // threads of theirs live as long as the process

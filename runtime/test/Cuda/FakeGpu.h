@@ -156,6 +156,8 @@ extern thread_local Device *current;
 
 double now();
 Device *devices();
+/// The compute capability of all GPUs, times ten.
+int capability();
 
 /// Returns where the bytes of a device address lie, or null for another address.
 std::byte *shadowOf(uint64_t address);

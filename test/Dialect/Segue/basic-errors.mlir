@@ -999,3 +999,59 @@ func.func @launch_c3(%x: tensor<4xf32>) {
   %0 = segue.launch @k(%x) range 4 grain 0 : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
+
+// -----
+
+func.func @dot_gelu_c1(%a: tensor<f32>, %w: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `lhs` is a scalar; it must have a dimension at least}}
+  %0 = segue.dot_gelu %a, %w : tensor<f32>, tensor<4x8xf32> -> tensor<8xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c1_rhs(%a: tensor<3x4xf32>, %w: tensor<1x4x8xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `rhs` has shape [1, 4, 8]; it must have 2 dimensions}}
+  %0 = segue.dot_gelu %a, %w : tensor<3x4xf32>, tensor<1x4x8xf32> -> tensor<3x8xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c2(%a: tensor<3x4xf32>, %w: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `lhs` has rows of 4, but `rhs` of shape [4, 8] transposed has 8 there}}
+  %0 = segue.dot_gelu %a, %w transposed : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x4xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c3(%a: tensor<3x4xf32>, %w: tensor<4x8xbf16>) {
+  // expected-error @below {{'segue.dot_gelu' op `rhs` holds 'bf16', but `lhs` holds 'f32'}}
+  %0 = segue.dot_gelu %a, %w : tensor<3x4xf32>, tensor<4x8xbf16> -> tensor<3x8xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c4(%a: tensor<3x4xf32>, %w: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `result` has shape [3, 9]}}
+  %0 = segue.dot_gelu %a, %w : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x9xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c4_sums(%a: tensor<3x4xf32>, %w: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `sums` has type 'tensor<3x9xf32>', but the result has 'tensor<3x8xf32>'}}
+  %0, %1 = segue.dot_gelu %a, %w : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x8xf32>, tensor<3x9xf32>
+  return
+}
+
+// -----
+
+func.func @dot_gelu_c5(%a: tensor<3x4xf32>, %w: tensor<4x8xf32>, %b: tensor<4xf32>) {
+  // expected-error @below {{'segue.dot_gelu' op `bias` has shape [4]}}
+  %0 = segue.dot_gelu %a, %w bias %b : tensor<4xf32> : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x8xf32>
+  return
+}

@@ -178,6 +178,15 @@ func.func @grouped(%r: tensor<7x4xf32>, %m: tensor<3x5x4xf32>, %a: tensor<7x4xf3
   return
 }
 
+// CHECK-LABEL: func.func @dot_gelu
+func.func @dot_gelu(%x: tensor<2x3x4xf32>, %v: tensor<8x4xf32>, %b: tensor<8xf32>, %g: tensor<3x4xf32>, %w: tensor<4x8xf32>) {
+  // CHECK: %{{.*}}, %{{.*}} = segue.dot_gelu %{{.*}}, %{{.*}} transposed bias %{{.*}} : tensor<8xf32> : tensor<2x3x4xf32>, tensor<8x4xf32> -> tensor<2x3x8xf32>, tensor<2x3x8xf32>
+  %y, %sums = segue.dot_gelu %x, %v transposed bias %b : tensor<8xf32> : tensor<2x3x4xf32>, tensor<8x4xf32> -> tensor<2x3x8xf32>, tensor<2x3x8xf32>
+  // CHECK: %{{.*}} = segue.dot_gelu %{{.*}}, %{{.*}} : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x8xf32>{{$}}
+  %z = segue.dot_gelu %g, %w : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x8xf32>
+  return
+}
+
 func.func @cumulative(%x: tensor<4x8xf32>, %n: tensor<4x8xi64>, %a: tensor<4x8xf32>) {
   %0 = segue.cumsum %x dim 1 reverse : tensor<4x8xf32>
   %1 = segue.cumsum %n dim 0 : tensor<4x8xi64>

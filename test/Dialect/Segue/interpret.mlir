@@ -47,6 +47,15 @@ func.func @float_unary() {
   check.expect_close_const %12, dense<[-0.0455003, 0.0, 0.3457312, 2.9959503]> : tensor<4xf32>
   %13 = segue.gelu tanh %x : tensor<4xf32>
   check.expect_close_const %13, dense<[-0.0454023, 0.0, 0.3457140, 2.9963627]> : tensor<4xf32>
+  // [1, 2] times a matrix is [2, -3], with the bias [2.5, -2]; times its transpose [-4, 0].
+  %row = segue.constant dense<[[1.0, 2.0]]> : tensor<1x2xf32>
+  %matrix = segue.constant dense<[[0.0, -2.0], [1.0, -0.5]]> : tensor<2x2xf32>
+  %bias = segue.constant dense<[0.5, 1.0]> : tensor<2xf32>
+  %14, %sums = segue.dot_gelu %row, %matrix bias %bias : tensor<2xf32> : tensor<1x2xf32>, tensor<2x2xf32> -> tensor<1x2xf32>, tensor<1x2xf32>
+  check.expect_close_const %14, dense<[[2.4849157, -0.0454023]]> : tensor<1x2xf32>
+  check.expect_close_const %sums, dense<[[2.5, -2.0]]> : tensor<1x2xf32>
+  %15 = segue.dot_gelu %row, %matrix transposed : tensor<1x2xf32>, tensor<2x2xf32> -> tensor<1x2xf32>
+  check.expect_close_const %15, dense<[[-0.0000702, 0.0000000]]> : tensor<1x2xf32>
   return
 }
 

@@ -248,3 +248,30 @@ LogicalResult GroupedOuterOp::verify() {
                                       {ends.type().getDimSize(0), lhs.type().getDimSize(1), rhs.type().getDimSize(1)},
                                       "[ends, columns of `lhs`, columns of `rhs`]")));
 }
+
+LogicalResult DotGeluOp::verify() {
+  checks::Named lhs = {"lhs", getLhs()}, rhs = {"rhs", getRhs()}, result = {"result", getResult()};
+  if (lhs.type().getRank() == 0) // C1
+    return emitOpError() << "`lhs` is a scalar; it must have a dimension at least";
+  if (failed(verifyRank(*this, rhs, 2)))
+    return failure();
+  int64_t depth = rhs.type().getDimSize(getTransposed() ? 1 : 0);
+  if (lhs.type().getShape().back() != depth) // C2
+    return emitOpError() << "`lhs` has rows of " << lhs.type().getShape().back() << ", but `rhs` of shape "
+                         << checks::listed(rhs.type().getShape()) << (getTransposed() ? " transposed" : "") << " has "
+                         << depth << " there";
+  SmallVector<int64_t> shape(lhs.type().getShape());
+  shape.back() = rhs.type().getDimSize(getTransposed() ? 0 : 1);
+  if (failed(checks::sameElement(*this, rhs, lhs)) || // C3
+      failed(checks::sameElement(*this, result, lhs)) ||
+      failed(checks::shape(*this, result, shape, "rows of `lhs` with the columns of `rhs`"))) // C4
+    return failure();
+  if (getSums() && getSums().getType() != getResult().getType())
+    return emitOpError() << "`sums` has type " << getSums().getType() << ", but the result has "
+                         << getResult().getType();
+  if (!getBias())
+    return success();
+  checks::Named bias = {"bias", getBias()}; // C5
+  return failure(failed(checks::sameElement(*this, bias, result)) ||
+                 failed(checks::shape(*this, bias, shape.back(), "one per column")));
+}

@@ -323,6 +323,21 @@ static LogicalResult evaluateGroupedOuter(GroupedOuterOp op, const Frame &in, Re
   return success();
 }
 
+static LogicalResult evaluateDotGelu(DotGeluOp op, const Frame &in, Results out) {
+  const HostTensor &lhs = in[op.getLhs()], &rhs = in[op.getRhs()];
+  int64_t depth = lhs.type.getShape().back(), columns = out[0].type.getShape().back();
+  for (int64_t i = 0; i < out[0].size(); ++i) {
+    double sum = op.getBias() ? in[op.getBias()].floats[i % columns] : 0;
+    for (int64_t k = 0; k < depth; ++k)
+      sum += lhs.floats[i / columns * depth + k] *
+             rhs.floats[op.getTransposed() ? i % columns * depth + k : k * columns + i % columns];
+    out[0].floats[i] = interpreter::geluTanh(sum);
+    if (op.getSums())
+      out[1].floats[i] = sum;
+  }
+  return success();
+}
+
 void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateReduce);
   table.add(evaluateCummax);
@@ -339,4 +354,5 @@ void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateWeightGrad<Conv3dWeightGradOp>);
   table.add(evaluateGroupedDot);
   table.add(evaluateGroupedOuter);
+  table.add(evaluateDotGelu);
 }

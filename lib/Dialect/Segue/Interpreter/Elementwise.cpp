@@ -63,7 +63,9 @@ static int64_t subInt(int64_t a, int64_t b) { return static_cast<int64_t>(static
 static int64_t mulInt(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * b); }
 
 static double geluErf(double x) { return x / 2 * (1 + std::erf(x / std::sqrt(2.0))); }
-static double geluTanh(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double interpreter::geluTanh(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 static LogicalResult evaluateDetach(DetachOp op, const Frame &in, Results out) {
   for (int64_t i = 0; i < out[0].size(); ++i)
@@ -74,7 +76,8 @@ static LogicalResult evaluateDetach(DetachOp op, const Frame &in, Results out) {
 static LogicalResult evaluateGelu(GeluOp op, const Frame &in, Results out) {
   const HostTensor &input = in[op.getInput()];
   for (int64_t i = 0; i < input.size(); ++i)
-    out[0].floats[i] = op.getKind() == GeluKind::Erf ? geluErf(input.floats[i]) : geluTanh(input.floats[i]);
+    out[0].floats[i] = op.getKind() == GeluKind::Erf ? geluErf(input.floats[i]) 
+                                                             : interpreter::geluTanh(input.floats[i]);
   return success();
 }
 

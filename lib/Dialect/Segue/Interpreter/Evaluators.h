@@ -73,6 +73,9 @@ int64_t positionOf(llvm::ArrayRef<int64_t> shape, llvm::ArrayRef<int64_t> index)
 /// types are equal.
 void copyElement(HostTensor &target, int64_t to, const HostTensor &source, int64_t from);
 
+/// Returns gelu tanh of x.
+double geluTanh(double x);
+
 /// One pseudo-random tensor per argument; an error if one is no static tensor.
 mlir::FailureOr<llvm::SmallVector<HostTensor>> randomArguments(mlir::func::FuncOp function, uint64_t seed);
 

@@ -62,6 +62,9 @@ namespace segue::inline runtime::cuda {
   X(AttentionTf32x128, attendRowsGradTf32x128, AttentionKernelArgs, 10)                                                \
   X(AttentionTf32x128, attendKeysGradTf32x128, AttentionKernelArgs, 10)                                                \
   X(AttentionTf32x128, attendValuesGradTf32x128, AttentionKernelArgs, 10)                                              \
+  X(CodeOperands, quantizeRows, QuantizeRowsArgs, 6)                                                                   \
+  X(CodeOperands, transposeCodes, TransposeCodesArgs, 2)                                                               \
+  X(CodeOperands, finishCodes, FinishCodesArgs, 7)                                                                     \
   X(CodeProducts, multiplyCodes, CodesArgs, 6)                                                                         \
   X(CodeProducts, multiplyFewRows, CodesArgs, 6)                                                                       \
   X(CodeProducts, widenCodes, WidenArgs, 6)                                                                            \
@@ -70,6 +73,7 @@ namespace segue::inline runtime::cuda {
   X(Convolution, convolveImageGrad, ConvolutionArgs, 5)                                                                \
   X(Convolution, convolveWeightGrad, ConvolutionArgs, 5)                                                               \
   X(Convolution, addParts, PartsArgs, 3)                                                                               \
+  X(Gelu, applyGelu, GeluArgs, 2)                                                                                      \
   X(Gradients, addFloats, AddArgs, 2)                                                                                  \
   X(Gradients, scaleFloats, ScaleArgs, 1)                                                                              \
   X(Gradients, countNonFinite, CountArgs, 2)                                                                           \
@@ -94,8 +98,10 @@ namespace segue::inline runtime::cuda {
   X(AttentionF16x256, true)                                                                                            \
   X(AttentionTf32x64, true)                                                                                            \
   X(AttentionTf32x128, true)                                                                                           \
+  X(CodeOperands, true)                                                                                                \
   X(CodeProducts, true)                                                                                                \
   X(Convolution, true)                                                                                                 \
+  X(Gelu, true)                                                                                                        \
   X(Gradients, true)                                                                                                   \
   X(GroupProducts, true)                                                                                               \
   X(LowBit, true)                                                                                                      \
@@ -150,6 +156,51 @@ struct WidenArgs {
   CodesArgs codes;
   int64_t firstRow, rows, firstColumn, columns;
   bool scaled;
+};
+
+/// Rows of x as codes of INT8 or E4M3. Those from `columns` up to codeStride are zero.
+struct QuantizeRowsArgs {
+  const void *x;
+  /// What the columns of x are multiplied with first, or null.
+  const float *factors;
+  /// What the codes of a row are multiplied with in its sum, or null for 1.
+  const float *zeroPoints;
+  void *codes;
+  float *scales;
+  /// The sum of a row's codes, or null.
+  float *rowSums;
+  int64_t rows, columns, xStride, codeStride;
+  ElementType xElement;
+  StorageType storage;
+};
+
+/// target[c, r] = codes[r, c] of `columns` columns, a multiple of four, all of which lie in rows of codes; zeros from
+/// `rows` up to targetStride. Both begin at multiples of 4 bytes, as their rows do.
+struct TransposeCodesArgs {
+  const void *codes;
+  void *target;
+  int64_t rows, columns, codeStride, targetStride;
+};
+
+/// y = (sums - zeroPoints[column] * rowSums[row]) * rowScales[row] * scales[column] + bias[column], of which null is
+/// left out: a zero point is 1 then.
+struct FinishCodesArgs {
+  const void *sums;
+  const float *rowScales, *rowSums, *scales, *zeroPoints;
+  const void *bias;
+  void *y;
+  int64_t rows, columns, sumStride, yStride;
+  ElementType biasElement, yElement;
+  /// True where sums are int32, and not f32.
+  bool isInteger;
+};
+
+/// y[i] = gelu tanh of x[i]; x may be y.
+struct GeluArgs {
+  const void *x;
+  void *y;
+  int64_t count;
+  ElementType element;
 };
 
 /// A convolution or a gradient of one, by the names of the forward operation: the result is one of the first three.

@@ -16,8 +16,10 @@
 #include "Scratch.h"
 #include "VectorKernels.h"
 #include "segue/runtime/Engine/LibraryCall.h"
+#include "segue/runtime/Engine/Matmul.h"
 #include "segue/runtime/Engine/Threads.h"
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -29,6 +31,8 @@ struct LibraryTools {
   Threads threads;
   std::shared_ptr<Scratch> scratch;
   const VectorKernels &kernels;
+  /// Plans a product of the engine.
+  std::function<std::shared_ptr<const MatmulPlan>(const MatmulSpec &)> planMatmul;
 };
 
 /// "2x3x4", for what is wrong with a call.

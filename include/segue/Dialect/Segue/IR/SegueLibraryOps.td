@@ -197,4 +197,39 @@ def Segue_GroupedOuterOp : Segue_Op<"grouped_outer", [Pure]> {
   }];
 }
 
+//===----------------------------------------------------------------------===//
+// A product with a function of its results: a call of the library, made by
+// segue-fuse-epilogues. Sums are f32.
+//===----------------------------------------------------------------------===//
+
+def Segue_DotGeluOp : Segue_Op<"dot_gelu", [Pure]> {
+  let summary = "takes gelu tanh of a product";
+  let description = [{
+    `sums[i..., n] = sum over k of lhs[i..., k] * rhs[k, n] + bias[n]` or, with
+    `transposed`, of `rhs[n, k]`, and `result = gelu tanh of sums`. The sums are
+    a result where somebody wants them, as the derivative does.
+
+    Constraints: (C1) `lhs` has a dimension or more, `rhs` 2. (C2) rows of `lhs`
+    are as long as the contracted dimension of `rhs`. (C3) one float element
+    type. (C4) the result and the sums have the shape of `lhs` with the columns
+    of `rhs` in the place of its last dimension. (C5) `bias` has an element per
+    column.
+
+    Example: `%y, %s = segue.dot_gelu %x, %v transposed bias %b : tensor<8xf32> : tensor<2x3x4xf32>, tensor<8x4xf32> -> tensor<2x3x8xf32>, tensor<2x3x8xf32>`
+  }];
+  let arguments = (ins Segue_LibraryTensor:$lhs, Segue_LibraryTensor:$rhs, Optional<Segue_LibraryTensor>:$bias,
+                       UnitAttr:$transposed);
+  let results = (outs Segue_LibraryTensor:$result, Optional<Segue_LibraryTensor>:$sums);
+  let assemblyFormat = [{
+    $lhs `,` $rhs (`transposed` $transposed^)? (`bias` $bias^ `:` type($bias))? attr-dict
+    `:` type($lhs) `,` type($rhs) `->` type($result) (`,` type($sums)^)?
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Numbers that a library call gets besides the tensors.
+    ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {getTransposed()}; }
+    int64_t getLibraryFlops() { return 2 * getResult().getType().getNumElements() * getLhs().getType().getShape().back(); }
+  }];
+}
+
 #endif // SEGUE_DIALECT_SEGUE_IR_SEGUELIBRARYOPS_TD

@@ -391,6 +391,32 @@ def SegueExpand : Pass<"segue-expand"> {
   let dependentDialects = ["::segue::SegueDialect"];
 }
 
+def SegueFuseEpilogues : Pass<"segue-fuse-epilogues", "::mlir::func::FuncOp"> {
+  let summary = "has products take the gelu behind them";
+  let description = [{
+    cuBLASLt takes `gelu tanh` (and no `erf`) of sums while they are in
+    registers, where a kernel would read and write them once more. On a
+    processor that saves nothing, so that this runs where a GPU is among the
+    targets (docs/decisions.md).
+
+    Taken are products of rows with a matrix, of one element type, with columns
+    in multiples of 8, as the library writes sums beside results; not those with
+    a weight of codes, and not where a kernel reads what gelu gives, which makes
+    it on its way.
+
+    ```mlir
+    %s = segue.dot_general %a, %w batch [] x [] contract [1] x [1] : tensor<4x6xf32>, tensor<8x6xf32> -> tensor<4x8xf32>
+    %y = segue.gelu tanh %s : tensor<4x8xf32>
+    ```
+    becomes
+    ```mlir
+    %y = segue.dot_gelu %a, %w transposed : tensor<4x6xf32>, tensor<8x6xf32> -> tensor<4x8xf32>
+    ```
+  }];
+  let statistics = [Statistic<"fused", "fused", "products that take what comes behind them">];
+  let dependentDialects = ["::segue::SegueDialect"];
+}
+
 def SegueFormKernels : Pass<"segue-form-kernels", "::mlir::func::FuncOp"> {
   let summary = "fuses primitives into regions that are one kernel each";
   let description = [{

@@ -16,10 +16,11 @@
 // which the driver is asked in chunks of 2 MiB, the last of them whole; `pinned=SIZE`, the
 // most page-locked memory (default: an eighth of the host's); `profile=FILE`, the figures
 // that steps are planned with until some have run (bench/cuda/h100.json is one); `tf32=on`,
-// which lets products of f32 round their operands to TF32; `workspace=SIZE`, memory that
-// products of a queue share to work in (default: none); and `panels=SIZE`, memory in which
-// large products with codes have floats of their weight (default: 16 MiB). The environment
-// variable SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
+// which lets products of f32 round their operands to TF32; `codes=on`, which lets large
+// products with weights in INT8 or FP8 round x to such codes, a row at a time;
+// `workspace=SIZE`, memory that products of a queue share to work in (default: none); and
+// `panels=SIZE`, memory in which large products with codes have floats of their weight, or
+// codes of x (default: 16 MiB). The environment variable SEGUE_CUDA_LIBRARY names another library in the place of libcuda.so.1.
 //
 // Such a device moves data, keeps time, launches PTX, which files have that were compiled
 // with --target=sm_80 or later, and multiplies by cuBLASLt, which it opens for the first
