@@ -123,7 +123,7 @@ def test_another_model_is_refused_by_name(gpt):
                       name="gpt").save(gpt / str(rank) / "gpt.segue", weights=True)
     words = [f"$OMPI_COMM_WORLD_RANK/{word}" if str(word).startswith("gpt.") else word for word in command("--ranks", "mpi")]
     done = ranks(gpt, 2, ["sh", "-c", " ".join(f'"{word}"' for word in words)])
-    assert done.returncode != 0 and re.search(r'RANK_FAILED: rank 0 has parameter "[^"]*h.2[^"]*", and rank 1 has not', done.stderr), done.stderr
+    assert done.returncode != 0 and re.search(r'RANK_FAILED: rank 0 has parameter "[^"]+", and rank 1 has not', done.stderr), done.stderr
 
 
 def test_a_rank_that_is_killed_ends_all(gpt, tmp_path):
