@@ -264,7 +264,7 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
                                             "device that computes");
   std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(), {.addsInOrder = options.addsInOrder});
   if (ranks->rank() > 0) {
-    options.save = options.trace = options.report = options.recordEvents = "";
+    options.save = options.trace = options.report = "";
     options.saveEvery = 0;
     options.profile = false;
   }

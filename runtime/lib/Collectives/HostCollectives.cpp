@@ -46,7 +46,7 @@ struct Pack {
   uint64_t bytes;
 };
 
-/// What an operation reads, and whether it is there.
+/// A Source is memory that an operation reads, and the outcome of who was to write it.
 struct Source {
   std::byte *data;
   uint64_t bytes;
@@ -76,7 +76,7 @@ private:
   void checkRank(int rank) const;
   Message messageFor(std::span<const Tensor> tensors) const;
   Fence bring(Message &message);
-  Fence takeBack(const Message &message);
+  Fence takeBack(const Message &message) noexcept;
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
                 uint64_t wireBytes, std::function<void()> call);
   /// Calls `give` with the tensors in groups that make a message each.
@@ -143,13 +143,18 @@ Fence HostCollectives::bring(Message &message) {
   return message.storage->uses();
 }
 
-Fence HostCollectives::takeBack(const Message &message) {
+/// A copy that cannot be queued is told by its tensor, as one that fails later: the operation is under way.
+Fence HostCollectives::takeBack(const Message &message) noexcept {
   Fence done = message.storage->writes();
   for (const auto &[tensor, place] : message.parts) {
-    if (device_->runsInline()) // the operation has taken it back
-      tensor.storage()->addWrite(done);
-    else
-      copyInto(place, tensor);
+    try {
+      if (device_->runsInline()) // the operation has taken it back
+        tensor.storage()->addWrite(done);
+      else
+        copyInto(place, tensor);
+    } catch (const Error &error) {
+      tensor.storage()->outcome()->fail(error);
+    }
     done.join(tensor.storage()->writes());
   }
   return done;
@@ -349,7 +354,7 @@ Fence HostCollectives::receive(const Tensor &tensor, int from) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// What all ranks send first: short messages go in it.
+/// A Frame is sent by every rank first, with all of a message that is short.
 struct Frame {
   static constexpr size_t whatBytes = 28, textBytes = 224;
   uint32_t bytes = 0;

@@ -20,7 +20,7 @@
 namespace segue::inline runtime {
 
 namespace {
-/// What a rank brings to an operation.
+/// An Offer is what a rank brings to an operation.
 struct Offer {
   std::string_view what;
   const void *data = nullptr;

@@ -135,7 +135,8 @@ private:
   HostEngine engine_;
   std::string name_;
   SpaceInfo spaces_[3];
-  /// What ranks send each other goes on beside what the caller computes; the other queues of it are never used.
+  /// The thread of Queue::Network, on which ranks wait for each other beside what the caller computes. The other queues
+  /// of it are never used.
   ThreadedQueues network_{ThreadedQueues::Starts::NoThread};
 };
 } // namespace

@@ -40,6 +40,7 @@ void PreparedProgram::checkInput(size_t index, const Tensor &tensor, bool deferR
   if (!tensor)
     throw Error(ErrorCode::MissingInput, inputText(index) + ": no tensor given; " + plan.wanted->str() + " declared");
   const Storage &storage = *tensor.storage();
+  awaitRanks(storage);
   // The address of a description that is kept cannot be another's.
   if (tensor.sharedDesc().get() != plan.given.get() || tensor.origin() != plan.origin ||
       storage.device().get() != &device_)

@@ -304,6 +304,8 @@ private:
   void freeUnretained(Run &run, Storage &storage);
   std::shared_ptr<Storage> placeArena(ArenaPlan &arena);
   Tensor placeOutput(size_t output, const Tensor *replaced, bool keeps);
+  /// Waits, where all else is done at once, for what other ranks still read or write of a tensor.
+  void awaitRanks(const Storage &storage);
   void placeOutputs(Run &run, std::span<Tensor> inputs, std::span<Tensor> outputs, Given given, bool watched);
   void startOutput(Run &run, size_t output, std::span<Tensor> outputs);
   Error failureOf(size_t output, const Error &error) const;

@@ -83,10 +83,16 @@ std::shared_ptr<Storage> PreparedProgram::placeArena(ArenaPlan &arena) {
 
 /// Returns memory for an output. `replaced` is the tensor that the caller has there now and
 /// will not see again. Without `keeps`, the bytes are nobody's between two runs.
+void PreparedProgram::awaitRanks(const Storage &storage) {
+  if (inline_ && storage.uses()[Queue::Network])
+    device_.wait(storage.uses());
+}
+
 Tensor PreparedProgram::placeOutput(size_t index, const Tensor *replaced, bool keeps) {
   OutputPlan &plan = outputs_[index];
   if (keeps && plan.kept &&
       isFree(plan.kept.storage(), replaced && replaced->storage() == plan.kept.storage() ? 2 : 1)) {
+    awaitRanks(*plan.kept.storage());
     plan.kept.storage()->renew();
     return plan.kept;
   }

@@ -52,6 +52,8 @@ void addGradient(Tensor &sum, Tensor gradient) {
     return;
   }
   if (device->runsInline()) {
+    device->wait(into.uses());
+    device->wait(from.writes());
     device->engine().add(to, what, count);
     return;
   }

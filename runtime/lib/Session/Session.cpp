@@ -48,6 +48,16 @@ std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModu
 // Construction
 //===----------------------------------------------------------------------===//
 
+/// Returns the config for a rank other than the first, which writes the files that it names. A service that is refused on
+/// the one is refused on all.
+static Config withoutFiles(const Config &config) {
+  return silentConfig(config, [&](Json &stagehand) {
+    constexpr const char *precision = "selective_precision";
+    if (Json given = config.json("memory.stagehand"); given.contains(precision))
+      stagehand[precision] = given[precision];
+  });
+}
+
 Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
       table(modules, options.tied), values(table.size()), tape(table.size()) {
@@ -58,10 +68,11 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   checkWires(ports, options.wires);
   if (!options.warn)
     options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
-  // Ranks have one config, and rank 0 writes the files that it names.
-  bool isFirst = !isShared() || options.collectives->rank() == 0;
+  bool leavesFiles = !isShared() || options.collectives->rank() == 0;
+  if (!leavesFiles)
+    options.recordEvents.clear();
   if (options.config)
-    configure(isFirst ? *options.config : silentConfig(*options.config));
+    configure(leavesFiles ? *options.config : withoutFiles(*options.config));
   std::vector<std::pair<size_t, size_t>> stateDescs; // module, input of its optimizer
   for (size_t m = 0; m < modules.size(); ++m) {
     plans.push_back(planOptimizer(modules[m], m, table));

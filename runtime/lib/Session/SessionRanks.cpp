@@ -61,6 +61,11 @@ void Session::State::agreeToBegin() {
 // What is trained
 //===----------------------------------------------------------------------===//
 
+/// Names and messages of others may be no UTF-8.
+static std::string textOf(const Json &json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
 Json Session::State::trainedAsJson() const {
   Json told = Json::object();
   for (const ParameterInfo &info : table.infos())
@@ -107,7 +112,7 @@ static void requireSame(const std::vector<Json> &told) {
 void Session::State::agree() {
   hasAgreed = false;
   Collectives &ranks = *options.collectives;
-  std::optional<Error> failure;
+  std::exception_ptr failure;
   Json own;
   hasTold = true; // what is found here is found on every rank
   try {
@@ -117,15 +122,15 @@ void Session::State::agree() {
     flush();
     own = trainedAsJson();
     own["the seed"] = options.seed;
-  } catch (const Error &error) {
-    failure = error;
+  } catch (const std::exception &error) {
+    failure = std::current_exception();
     own = {{"failure", error.what()}};
   }
   std::vector<Json> told;
-  for (const std::string &text : ranks.exchange("what is trained", own.dump()))
+  for (const std::string &text : ranks.exchange("what is trained", textOf(own)))
     told.push_back(Json::parse(text));
   if (failure)
-    throw *failure;
+    std::rethrow_exception(failure);
   for (size_t rank = 0; rank < told.size(); ++rank)
     if (told[rank].contains("failure"))
       throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot begin: " + told[rank]["failure"].get<std::string>());
@@ -133,7 +138,12 @@ void Session::State::agree() {
   for (Json &each : told)
     each.erase("the seed");
   requireSame(told);
-  takeValuesOfRank0();
+  try {
+    takeValuesOfRank0();
+  } catch (const std::exception &error) { // others are in the midst of it
+    ranks.abandon(error.what());
+    throw;
+  }
   reduction.emplace(options.collectives);
   reduction->plan(modules, table);
   hasTold = false;
@@ -157,6 +167,7 @@ void Session::State::takeValuesOfRank0() {
   std::string own(reinterpret_cast<const char *>(hashes.data()), hashes.size() * sizeof(uint64_t));
   std::vector<std::string> all = ranks.exchange("hashes of values", own);
   size_t taken = 0;
+  bool takesStates = false;
   for (size_t i = 0; i < held.size(); ++i) {
     auto isAsRank0 = [&](const std::string &other) {
       return std::memcmp(other.data() + i * sizeof(uint64_t), all[0].data() + i * sizeof(uint64_t), sizeof(uint64_t)) == 0;
@@ -169,26 +180,29 @@ void Session::State::takeValuesOfRank0() {
     wait(host);
     if (ranks.rank() == 0)
       continue;
-    if (i < table.size())
+    if (i < table.size()) {
       assign(i, host);
-    else
-      copyInto(host, held[i]);
+      continue;
+    }
+    copyInto(host, held[i]);
+    takesStates = true;
   }
   settle();
+  if (residency && takesStates)
+    residency->homesWritten(); // what lies on the device is of the states before
   if (taken && options.log)
-    options.log(std::to_string(taken) + " parameters and states were not the same on all ranks, which have those of rank 0 now");
+    options.log(std::to_string(taken) + " parameters and states were not the same on all ranks, which have those of "
+                                        "rank 0 now");
 }
 
 //===----------------------------------------------------------------------===//
 // The meetings of a step
 //===----------------------------------------------------------------------===//
 
-
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
-  return Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches, std::bit_cast<uint64_t>(word.lossSum),
-                      std::bit_cast<uint64_t>(word.gradNorm), word.why})
-      .dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return textOf(Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches,
+                             std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.why}));
 }
 
 static StepWord wordOf(const std::string &text) {

@@ -27,7 +27,7 @@
 
 namespace segue::inline runtime {
 
-/// What a rank says to others at a meeting in a step (SessionRanks.cpp).
+/// A StepWord is what a rank says to others at a meeting in a step (SessionRanks.cpp).
 struct StepWord {
   bool hasFailed = false, isOverflowed = false;
   /// True if the rank was given values since all have found out that they train the same.

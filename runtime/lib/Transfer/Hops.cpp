@@ -445,6 +445,11 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
     return true;
   TransferCounters &counters = engine.counters();
   if (device.runsInline() && device.hasUnifiedMemory()) {
+    // All but what is on its way to other ranks, or from them, is done.
+    device.wait(source.storage()->writes());
+    device.wait(target.storage()->uses());
+    if (const Error *error = source.storage()->failure())
+      throw error->within(whatFor(options.consumer, *plan));
     const TransferStep &step = plan->steps.front();
     auto record = traceStep(step, step.queue, source.desc().str(), options);
     double begin = device.seconds();

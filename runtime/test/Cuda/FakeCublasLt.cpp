@@ -517,8 +517,7 @@ static bool isUsedWell(const Product &product, const Operands &at, const Algorit
 extern "C" {
 
 size_t cublasLtGetVersion() {
-  const char *set = std::getenv("FAKE_CUBLASLT_VERSION");
-  return set ? size_t(std::atoi(set)) : 130100;
+  return size_t(numberOf("FAKE_CUBLASLT_VERSION", 130100));
 }
 
 const char *cublasLtGetStatusName(cublasStatus_t status) {

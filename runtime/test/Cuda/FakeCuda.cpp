@@ -9,8 +9,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "FakeGpu.h"
 #include "CubinHeader.h"
+#include "FakeGpu.h"
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -113,29 +113,6 @@ uint64_t fakecuda::mappedChunks(int device) {
 // The driver's functions
 //===----------------------------------------------------------------------===//
 
-/// A number of the environment.
-static int numberOf(const char *variable, int usual) {
-  const char *set = std::getenv(variable);
-  return set ? std::atoi(set) : usual;
-}
-
-/// The compute capability of the GPUs, times ten.
-
-/// Finds the PTX of a cubin, or says what the driver says of one that it cannot take.
-static CUresult readCubin(const void *image, std::string &ptx) {
-  // The driver has to believe the headers, as nobody tells it the size.
-  segue::schema::CubinHeader header;
-  if (!segue::schema::readCubinHeader(image, UINT64_MAX, header).empty())
-    return invalidImage;
-  if (header.abi >= segue::schema::kCubinAbiOfCuda13 && numberOf("FAKE_CUDA_VERSION", 13000) < 13000)
-    return invalidImage;
-  int code = int(header.capability), gpu = fakecuda::capability();
-  if (code / 10 != gpu / 10 || code > gpu)
-    return noBinaryForGpu;
-  ptx = fakecuda::findPtx({static_cast<const char *>(image), header.bytes});
-  return success;
-}
-
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -149,7 +126,7 @@ uint64_t fakeCudaCallCount(const char *call) { return fakecuda::callCount(call);
 CUresult cuInit(unsigned) { return success; }
 
 CUresult cuDriverGetVersion(int *version) {
-  *version = numberOf("FAKE_CUDA_VERSION", 13000);
+  *version = fakecuda::numberOf("FAKE_CUDA_VERSION", 13000);
   return success;
 }
 
@@ -174,7 +151,7 @@ CUresult cuGetErrorString(CUresult result, const char **text) {
 
 CUresult cuDeviceGetCount(int *count) {
   ENTER(cuDeviceGetCount, false);
-  *count = numberOf("FAKE_CUDA_DEVICES", deviceCount);
+  *count = fakecuda::numberOf("FAKE_CUDA_DEVICES", deviceCount);
   return *count ? success : noDevice;
 }
 
@@ -702,7 +679,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   std::string text(static_cast<const char *>(image));
   if (segue::schema::beginsAsElf(image, text.size())) {
     ++callCounts["cuModuleLoadData of a cubin"];
-    if (CUresult refusal = readCubin(image, text))
+    if (CUresult refusal = fakecuda::readCubin(image, text))
       return refusal;
   }
   if (text.find(".version") == std::string::npos)

@@ -107,9 +107,6 @@ struct Launch {
 using Kernel = void (*)(const Launch &launch, unsigned block);
 /// Null if there is none of that name.
 Kernel findKernel(const std::string &name);
-/// The PTX that a cubin was made of, from the folder FAKE_CUDA_TWINS of the environment, where
-/// segue-compile --gpu-twins wrote it under the hash of the cubin. Empty if there is none.
-std::string findPtx(std::string_view cubin);
 /// The kernel `name` of the PTX `image` in the folder FAKE_CUDA_TWINS of the environment,
 /// where segue-compile --gpu-twins wrote it. Null if there is none.
 segue::TwinEntry findTwin(const std::string &image, const std::string &name);

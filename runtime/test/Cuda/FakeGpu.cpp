@@ -31,10 +31,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int capability() {
-  const char *set = std::getenv("FAKE_CUDA_CAPABILITY");
-  return set ? std::atoi(set) : 90;
+int numberOf(const char *variable, int usual) {
+  const char *set = std::getenv(variable);
+  return set ? std::atoi(set) : usual;
 }
+
+int capability() { return numberOf("FAKE_CUDA_CAPABILITY", 90); }
 
 Device *devices() {
   static Device *all = [] {

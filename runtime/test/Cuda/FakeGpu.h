@@ -156,8 +156,15 @@ extern thread_local Device *current;
 
 double now();
 Device *devices();
-/// The compute capability of all GPUs, times ten.
+/// Returns a number of the environment.
+int numberOf(const char *variable, int usual);
+/// Returns the compute capability of all GPUs, times ten.
 int capability();
+
+/// Finds the PTX that a cubin was made of, which segue-compile --gpu-twins wrote into the folder FAKE_CUDA_TWINS of the
+/// environment under the hash of the cubin: empty if it is not there. Returns what the driver says of a cubin that it
+/// cannot take.
+CUresult readCubin(const void *image, std::string &ptx);
 
 /// Returns where the bytes of a device address lie, or null for another address.
 std::byte *shadowOf(uint64_t address);

@@ -9,9 +9,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "FakeCuda.h"
+#include "FakeGpu.h"
 #include "../../lib/Cuda/Builtin/BuiltinArgs.h"
 #include "../Device/DeviceKernels.h"
+#include "CubinHeader.h"
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -73,9 +74,24 @@ static std::string leftFor(std::string_view image, const char *ending) {
   return folder + std::string(file);
 }
 
-std::string fakecuda::findPtx(std::string_view cubin) {
+/// Returns the PTX that a cubin was made of.
+static std::string findPtx(std::string_view cubin) {
   std::ifstream file(leftFor(cubin, "ptx"), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+CUresult fakecuda::readCubin(const void *image, std::string &ptx) {
+  // The driver has to believe the headers, as nobody tells it the size.
+  segue::schema::CubinHeader header;
+  if (!segue::schema::readCubinHeader(image, UINT64_MAX, header).empty())
+    return invalidImage;
+  if (header.abi >= segue::schema::kCubinAbiOfCuda13 && numberOf("FAKE_CUDA_VERSION", 13000) < 13000)
+    return invalidImage;
+  int code = int(header.capability), gpu = capability();
+  if (code / 10 != gpu / 10 || code > gpu)
+    return noBinaryForGpu;
+  ptx = findPtx({static_cast<const char *>(image), header.bytes});
+  return success;
 }
 
 segue::TwinEntry fakecuda::findTwin(const std::string &image, const std::string &name) {
