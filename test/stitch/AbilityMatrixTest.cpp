@@ -28,7 +28,6 @@
 using namespace segue;
 using namespace std::chrono_literals;
 using segue::test::DeepModel;
-using segue::test::TemporaryFolder;
 
 static constexpr DeepModel model{.layers = 6, .rows = 256, .width = 64};
 static constexpr int steps = 4;
@@ -438,6 +437,26 @@ TEST_P(Certifying, ThePeakIsStatedBeforeTheFirstStepAndKept) {
   auto [code, what] = errorOf([&] { train(least - least / 20, stagehand); });
   EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
   EXPECT_GE(smallestNamed(what), least - least / 100) << what;
+}
+
+// Functions that see gradients, and change some, hold no more than the step: a plan keeps its addresses (make() fails on
+// warnings), and the bits are those of a run in memory.
+TEST_P(Certifying, HooksKeepToIt) {
+  auto bitsOf = [&](uint64_t dramBytes, const Json &stagehand) {
+    DeviceRef device = open(dramBytes);
+    Session session = make(device, stagehand);
+    std::vector<GradientHook> hooks;
+    for (const ParameterInfo &info : session.parameters())
+      hooks.push_back({info.key, [](Tensor &gradient) { gradient.data<float>()[0] += 0.5f; }});
+    std::vector<float> bits;
+    for (uint32_t step = 0; step < 2 * steps; ++step) {
+      TensorMap batch{{"x", randomTensor(device, {model.rows, model.width}, 100 + step)}};
+      bits.push_back(float(session.step(std::span(&batch, 1), 1e-2, hooks).loss));
+    }
+    addParameters(session, bits);
+    return bits;
+  };
+  EXPECT_EQ(bitsOf(smallest(sections()), sections()), bitsOf(64 << 20, Json::object()));
 }
 
 // Steps of another number of batches have a peak of their own.

@@ -13,10 +13,13 @@
 
 #include "Collectives/OnRanks.h"
 #include "DeepModel.h"
+#include "ErrorOf.h"
 #include "RandomTensors.h"
+#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Session.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -27,8 +30,9 @@ static constexpr int steps = 20;
 
 namespace {
 struct Way {
+  /// The name, and the device but for its memory, which is the least that trains; FOLDER stands for one of the test.
   const char *name, *device;
-  /// The section memory.stagehand; empty: no services.
+  /// The section memory.stagehand; empty: no services, and memory for everything.
   const char *services = "";
 };
 
@@ -66,77 +70,194 @@ static const Binary &binary() {
   return file;
 }
 
-/// Losses of all steps, and the parameters after the last.
-static std::vector<float> train(Session &session, int first, int count) {
+static void setValues(Session &session) {
   for (const ParameterInfo &info : session.parameters())
     session.setParameter(info.key, randomTensor(session.device(), info.desc.shape, uint32_t(info.key.back())));
+}
+
+/// How the batches of a step are given: at once, so that the last one is known, or one by one.
+enum class Given { AtOnce, OneByOne };
+
+/// Returns losses and norms of so many steps, and the parameters and states after the last.
+static std::vector<float> train(Session &session, int count, int first, int batches, Given given = Given::AtOnce) {
   std::vector<float> bits;
-  for (int step = 0; step < steps; ++step) {
-    std::vector<TensorMap> batches;
-    for (int i = first; i < first + count; ++i)
-      batches.push_back({{"x", randomTensor(session.device(), {model.rows, model.width}, uint32_t(100 + 2 * step + i))}});
-    StepResult result = session.step(batches, 1e-2);
+  for (int i = 0; i < count; ++i) {
+    std::vector<TensorMap> step;
+    for (int batch = first; batch < first + batches; ++batch) {
+      auto seed = uint32_t(100 + 4 * session.stepCount() + batch);
+      step.push_back({{"x", randomTensor(session.device(), {model.rows, model.width}, seed)}});
+    }
+    if (given == Given::OneByOne)
+      for (const TensorMap &batch : step)
+        session.forwardBackward(batch);
+    StepResult result = given == Given::OneByOne ? session.optimize(1e-2) : session.step(step, 1e-2);
     bits.push_back(float(result.loss));
     bits.push_back(float(result.gradNorm));
   }
   for (const ParameterInfo &info : session.parameters())
-    for (float value : values(session.parameter(info.key)))
-      bits.push_back(value);
+    std::ranges::copy(values(session.parameter(info.key)), std::back_inserter(bits));
+  for (const auto &[key, state] : session.state())
+    std::ranges::copy(values(state), std::back_inserter(bits));
   return bits;
 }
 
-static const std::vector<float> &alone() {
-  static const std::vector<float> bits = [] {
-    SessionOptions options;
-    options.maxGradNorm = 1e-3;
-    options.seed = 11;
-    Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, options);
-    return train(session, 0, 2);
-  }();
-  return bits;
+static SessionOptions optionsOf(const Way &way) {
+  SessionOptions options;
+  options.maxGradNorm = 1e-3;
+  options.seed = 11;
+  options.warn = [](const std::string &text) { ADD_FAILURE() << text; };
+  std::string services = way.services;
+  if (!services.empty())
+    options.config = Config::parse(R"({"memory": {"stagehand": )" + services + "}}", "test");
+  return options;
+}
+
+/// Returns the bits of one rank with everything in memory.
+static std::vector<float> alone(int batches) {
+  Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
+  setValues(session);
+  return train(session, steps, 0, batches);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Ways, RankModes,
-    testing::Values(Way{"Cpu", "cpu:threads=1"}, Way{"Sim", "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s"},
-                    Way{"Streams", "sim:streams,dram=16MiB,pinned=16MiB,threads=1,adversarial=5"},
-                    Way{"Marks", "sim:dram=1MiB,pinned=16MiB,threads=1,link=8GB/s", marks},
-                    Way{"MarksInAnyOrder", "sim:dram=1MiB,pinned=16MiB,threads=1,adversarial=6", marks},
-                    Way{"Plan", "sim:dram=700KiB,pinned=16MiB,threads=1,link=8GB/s", plan},
-                    Way{"PlanInAnyOrder", "sim:streams,dram=700KiB,pinned=16MiB,threads=1,adversarial=7", plan},
-                    Way{"Ring", "sim:dram=4MiB,pinned=16MiB,threads=1,link=8GB/s", ring},
-                    Way{"PlanAndRing", "sim:dram=700KiB,pinned=16MiB,threads=1,link=8GB/s", planAndRing}),
+    testing::Values(Way{"Cpu", "cpu:threads=1"}, Way{"Sim", "sim:pinned=16MiB,threads=1,link=8GB/s"},
+                    Way{"Streams", "sim:streams,pinned=16MiB,threads=1,adversarial=5"},
+                    Way{"Marks", "sim:pinned=16MiB,threads=1,link=8GB/s", marks},
+                    Way{"MarksInAnyOrder", "sim:pinned=16MiB,threads=1,adversarial=6", marks},
+                    Way{"Plan", "sim:pinned=16MiB,threads=1,link=8GB/s", plan},
+                    Way{"PlanInAnyOrder", "sim:streams,pinned=16MiB,threads=1,adversarial=7", plan},
+                    Way{"Ring", "sim:pinned=16MiB,threads=1,link=8GB/s", ring},
+                    Way{"PlanAndRing", "sim:pinned=16MiB,threads=1,link=8GB/s", planAndRing},
+                    Way{"PlanAboveADisk", "cpu:threads=1,disk=FOLDER?capacity=64MiB", plan},
+                    Way{"MarksAboveADisk", "cpu:threads=1,disk=FOLDER?capacity=64MiB", marks},
+                    Way{"PlanWithADiskBelowTheHost", "sim:host=512KiB,threads=1,disk=FOLDER?capacity=64MiB", plan}),
     [](const auto &info) { return info.param.name; });
 
+namespace {
+struct RankModesRun {
+  explicit RankModesRun(const Way &way, size_t batches = 1) : way(way) {
+    std::string name = way.device;
+    if (size_t at = name.find("FOLDER"); at != name.npos)
+      name.replace(at, 6, folder.path.string());
+    std::string services = way.services;
+    uint64_t least = services.empty() ? 16 << 20 : smallest(name, batches);
+    device = name + ",dram=" + std::to_string(least);
+  }
+  std::vector<std::string> onRanks(const std::function<void(Rank &)> &body) const {
+    return segue::test::onRanks(2, device, body, {.seed = 9}, {.bucketBytes = 20000});
+  }
+  Session make(Rank &rank, EventSink *events = nullptr) const {
+    SessionOptions options = optionsOf(way);
+    options.seed += rank.number(); // that of rank 0 is taken
+    options.collectives = rank.together;
+    options.events = events;
+    Session session(rank.device, {{"deep", binary()}}, std::move(options));
+    setValues(session);
+    return session;
+  }
+
+  const Way way;
+  TemporaryFolder folder;
+  std::string device;
+
+private:
+  /// The smallest memory that a session alone is not refused for steps of so many batches.
+  uint64_t smallest(const std::string &name, size_t batches) const {
+    auto [code, what] = errorOf([&] {
+      Session session(Device::open(name + ",dram=65536"), {{"deep", binary()}}, optionsOf(way));
+      setValues(session);
+      session.certify(batches);
+    });
+    EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+    return smallestNamed(what);
+  }
+};
+} // namespace
+
 TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
-  const Way &way = GetParam();
+  RankModesRun run(GetParam());
+  bool hasServices = *GetParam().services;
   std::vector<std::vector<uint64_t>> sent(2);
-  EXPECT_EQ(onRanks(
-                2, way.device,
-                [&](Rank &rank) {
-                  Messages messages;
-                  messages.device = rank.device;
-                  SessionOptions options;
-                  options.maxGradNorm = 1e-3;
-                  options.seed = 11 + rank.number(); // that of rank 0 is taken
-                  options.collectives = rank.together;
-                  options.events = &messages;
-                  options.warn = [](const std::string &text) { ADD_FAILURE() << text; };
-                  std::string services = way.services;
-                  if (!services.empty())
-                    options.config = Config::parse(R"({"memory": {"stagehand": )" + services + "}}", "test");
-                  Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                  std::vector<float> bits = train(session, rank.number(), 1);
-                  EXPECT_TRUE(bits == alone()); // a thousand numbers would be told
-                  sent[size_t(rank.number())] = messages.inBackward;
-                },
-                {.seed = 9}, {.bucketBytes = 20000}),
+  static const std::vector<float> expected = alone(2);
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Messages messages;
+    messages.device = rank.device;
+    Session session = run.make(rank, &messages);
+    rank.device->memory().resetPeak();
+    EXPECT_TRUE(train(session, steps, rank.number(), 1) == expected); // a thousand numbers would be told
+    sent[size_t(rank.number())] = messages.inBackward;
+    EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
+    if (!hasServices)
+      return;
+    Json saved = session.services()->activationRecord(), weights = session.services()->weightRecord();
+    int64_t moved = 0;
+    for (const auto &[record, key] : {std::pair(saved, "activations_spilled"), std::pair(weights, "loads")})
+      moved += record.is_object() && record.contains(key) ? record[key].get<int64_t>() : 0;
+    EXPECT_GT(moved, 0) << saved.dump() << weights.dump();
+  }),
             nothing(2));
   for (const std::vector<uint64_t> &each : sent)
     EXPECT_EQ(each.size(), size_t(steps));
-  // All gradients but the first layer's are final before the last block of backward; those that live on the host are
-  // sent behind it.
-  if (std::string_view(way.services).empty()) {
+  // All gradients are final before backward ends; those that live on the host are sent behind it.
+  if (!hasServices) {
     EXPECT_EQ(sent, std::vector(2, std::vector<uint64_t>(steps, uint64_t(model.layers))));
   }
+}
+
+// Of several batches the last one's backward sends the sums, with those of the batches before in them. The bits are
+// those of batches that are given one by one, whose sums are sent when all is over.
+TEST_P(RankModes, AccumulatedGradientsAreSentInTheLastBackward) {
+  RankModesRun run(GetParam(), /*batches=*/2);
+  auto bitsOf = [](const RankModesRun &of, Given given) {
+    std::vector<std::vector<float>> bits(2);
+    EXPECT_EQ(of.onRanks([&](Rank &rank) {
+      Session session = of.make(rank);
+      bits[size_t(rank.number())] = train(session, 6, 2 * rank.number(), 2, given);
+    }),
+              nothing(2));
+    EXPECT_TRUE(bits[0] == bits[1]);
+    return bits[0];
+  };
+  static const std::vector<float> expected = bitsOf(RankModesRun({"", "cpu:threads=1"}), Given::OneByOne);
+  EXPECT_TRUE(bitsOf(run, Given::AtOnce) == expected);
+}
+
+// A checkpoint that one rank alone loads, in mid-run: parameters and states are those of rank 0 again, wherever they are.
+TEST_P(RankModes, ACheckpointOfOneRankAloneIsTakenBack) {
+  RankModesRun run(GetParam());
+  std::string checkpoint = (run.folder.path / "other.safetensors").string();
+  {
+    Session other(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
+    setValues(other);
+    train(other, 3, 17, 1);
+    other.save(checkpoint);
+  }
+  static const std::vector<float> expected = [] {
+    Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
+    setValues(session);
+    train(session, 3, 0, 2);
+    return train(session, 3, 0, 2);
+  }();
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    train(session, 3, rank.number(), 1);
+    if (rank.number() == 1)
+      session.load(checkpoint);
+    EXPECT_TRUE(train(session, 3, rank.number(), 1) == expected);
+  }),
+            nothing(2));
+}
+
+TEST(RankModes, UpdatesInBackwardAreRefusedOnAll) {
+  DeepModel inBackward = model;
+  inBackward.optimizer = "adamw:in-backward=true";
+  Binary file = inBackward.compiled();
+  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    SessionOptions options;
+    options.collectives = rank.together;
+    Session(rank.device, {{"deep", file}}, std::move(options));
+  });
+  EXPECT_EQ(thrown[0], thrown[1]);
+  EXPECT_NE(thrown[0].find("compile it without in-backward"), std::string::npos) << thrown[0];
 }

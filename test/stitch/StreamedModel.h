@@ -16,11 +16,11 @@
 #define SEGUE_TEST_STITCH_STREAMEDMODEL_H
 
 #include "CompiledModule.h"
+#include "Session/TemporaryFolder.h"
 #include "segue/runtime/Files/Safetensors.h"
 #include "segue/runtime/Session/Session.h"
 #include <filesystem>
 #include <sstream>
-#include <unistd.h>
 
 namespace segue::test {
 
@@ -126,16 +126,6 @@ inline std::string streamingConfig(double highMiB, int64_t window, const std::st
        << "}}}";
   return text.str();
 }
-
-class TemporaryFolder {
-public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "segue-streamed-XXXXXX").string();
-    path = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 } // namespace segue::test
 

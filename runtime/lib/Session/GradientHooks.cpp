@@ -19,6 +19,31 @@ static void scaleElements(Tensor &host, double factor) {
   std::for_each(begin, begin + host.elementCount(), [&](float &each) { each = float(each * factor); });
 }
 
+Session::State::NewestGradient Session::State::newestOf(const Tensor &sum) {
+  Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
+  if (item && item->device().exists())
+    return {residency->need(*item, /*isWritten=*/true), item};
+  return {sum, item};
+}
+
+void Session::State::written(const NewestGradient &gradient) {
+  if (gradient.item && residency->isHome(gradient.tensor))
+    residency->homeWritten(*gradient.item);
+}
+
+bool Session::State::isSeenElsewhere(size_t slot) {
+  const Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
+  auto isSame = [&](const Tensor &other) { return other && other.storage() == sum.storage(); };
+  auto hasSame = [&](const TensorMap &map) {
+    return std::ranges::any_of(map, [&](const auto &entry) { return isSame(entry.second); });
+  };
+  for (size_t other = 0; other < tape.valueCount(); ++other)
+    if (other != slot && isSame(tape.gradient(GradientTape::ValueId(other))))
+      return true;
+  return sum.storage()->isExternal() || hasSame(inputGradients) || hasSame(lastOutputs) ||
+         std::ranges::any_of(values, isSame);
+}
+
 void Session::State::callHooks(std::span<const GradientHook> hooks, double divisor) {
   for (const GradientHook &hook : hooks) {
     size_t slot = table.require(hook.key);
@@ -31,25 +56,24 @@ void Session::State::callHooks(std::span<const GradientHook> hooks, double divis
     Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
     if (!sum || !device->hasBytes())
       continue;
-    Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
-    if (item)
-      residency->writeBack(*item);
+    NewestGradient newest = newestOf(sum);
     bool isScaled = divisor != 1;
     Tensor seen = Tensor::onHost(device, sum.shape(), isScaled ? ElementType::f32 : sum.element());
-    copyInto(sum, seen);
+    copyInto(newest.tensor, seen);
     wait(seen);
     if (isScaled)
       scaleElements(seen, 1 / divisor);
     hook.call(seen);
     if (isScaled)
       scaleElements(seen, divisor);
-    if (!item && !sum.isSoleOwner()) // another gradient may be the same memory
+    if (!newest.item && isSeenElsewhere(slot)) {
       sum = copyTo(device, seen, sum.desc());
-    else
-      copyInto(seen, sum);
-    wait(sum);
-    if (item)
-      residency->homeWritten(*item);
+      wait(sum);
+      continue;
+    }
+    copyInto(seen, newest.tensor);
+    wait(newest.tensor);
+    written(newest);
   }
 }
 

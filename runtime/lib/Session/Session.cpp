@@ -503,9 +503,9 @@ void Session::State::abort() {
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   std::optional<double> badLoss;
-  if (!s.waiting && s.announced.empty())
-    s.beginShared();
   try {
+    if (!s.waiting && s.announced.empty())
+      s.beginShared();
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -524,7 +524,6 @@ double Session::forwardBackward(const TensorMap &batch) {
       } else {
         s.prepareStreamed(s.announced, std::span(&batch, 1));
       }
-      s.agreeToBegin();
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -645,8 +644,8 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->precision->calibrate(microBatches);
   }
   State::StepSizes step;
-  state_->beginShared();
   try {
+    state_->beginShared();
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);

@@ -43,15 +43,12 @@ void Session::State::checkCanBeShared() const {
 }
 
 void Session::State::beginShared() {
+  if (!isShared())
+    return;
   hasTold = false;
   meetings = 0;
   if (reduction)
     reduction->beginStep();
-}
-
-void Session::State::agreeToBegin() {
-  if (!isShared())
-    return;
   std::vector<StepWord> words = meetOnce({.wantsToAgree = !hasAgreed});
   if (std::ranges::any_of(words, &StepWord::wantsToAgree))
     agree();
@@ -253,6 +250,7 @@ std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
 
 void Session::State::sendGradients() {
   std::vector<Tensor> sums(table.size());
+  std::vector<NewestGradient> newest(table.size());
   for (const std::vector<size_t> &message : reduction->messages())
     for (size_t slot : message) {
       if (reduction->wasSent(slot))
@@ -260,18 +258,20 @@ void Session::State::sendGradients() {
       Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
       if (!sum)
         sum = Tensor::zeros(device, TensorDesc(table.infos()[slot].desc.shape, ElementType::f32));
-      Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
-      if (item)
-        residency->writeBack(*item);
-      else
-        ownSum(sum);
-      wait(sum); // what has failed here is told, and not sent
-      sums[slot] = sum;
-      // A home keeps its type and layout.
-      if (item && (sum.element() != ElementType::f32 || !sum.desc().isDense())) {
+      newest[slot] = newestOf(sum);
+      const Tensor &tensor = newest[slot].tensor;
+      if (!newest[slot].item) {
+        newest[slot] = {};
+        if (isSeenElsewhere(slot) || sum.element() != ElementType::f32 || !sum.desc().isDense())
+          ownSum(sum);
+        sums[slot] = sum;
+      } else if (tensor.element() != ElementType::f32 || !tensor.desc().isDense()) { // an item keeps its type and layout
         sums[slot] = Tensor::onHost(device, sum.shape(), ElementType::f32);
-        copyInto(sum, sums[slot]);
+        copyInto(tensor, sums[slot]);
+      } else {
+        sums[slot] = tensor;
       }
+      wait(sums[slot]); // what has failed here is told, and not sent
     }
   try {
     reduction->sendRest(sums);
@@ -282,13 +282,14 @@ void Session::State::sendGradients() {
   }
   device->wait(reduction->sent());
   for (size_t slot = 0; slot < table.size(); ++slot) {
-    Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
-    if (sums[slot] && sums[slot].storage() != sum.storage())
-      copyInto(sums[slot], sum);
-    if (sum)
+    if (newest[slot].item) {
+      if (sums[slot].storage() != newest[slot].tensor.storage())
+        copyInto(sums[slot], newest[slot].tensor);
+      wait(newest[slot].tensor);
+      written(newest[slot]);
+    } else if (const Tensor &sum = tape.gradient(GradientTape::ValueId(slot))) {
       wait(sum);
-    if (Item *item = sum && residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr)
-      residency->homeWritten(*item);
+    }
   }
 }
 

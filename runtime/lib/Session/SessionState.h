@@ -136,6 +136,18 @@ struct Session::State {
   /// Gives up a step that cannot be finished.
   void abort();
   double gradientNorm();
+  /// The memory with the newest value of a gradient: its own, or where its home is on the host, the device's copy if there
+  /// is one, in which a plan counts on it. `item` is null for one without a home.
+  struct NewestGradient {
+    Tensor tensor;
+    Item *item = nullptr;
+  };
+  /// Returns true if another value of the step is the memory of this gradient, so that it is not to be written in place.
+  /// A program that keeps the memory for its next run does not count: what lies there serves nobody.
+  bool isSeenElsewhere(size_t slot);
+  /// Returns it for a caller who writes there, and says so by written().
+  NewestGradient newestOf(const Tensor &sum);
+  void written(const NewestGradient &gradient);
   /// Hands gradients, which are sums of `divisor` times what they mean, to hooks.
   void callHooks(std::span<const GradientHook> hooks, double divisor);
   double lossScale() const { return options.lossScaling ? options.lossScaling->scale : 1; }
@@ -159,9 +171,6 @@ struct Session::State {
   bool isShared() const;
   /// Throws Unsupported for what several ranks cannot do yet.
   void checkCanBeShared() const;
-  /// Returns when every rank is ready to begin a step. Before the first one, and where a rank was given values since,
-  /// agree() comes next.
-  void agreeToBegin();
   /// Finds out whether all ranks train the same; values and the seed are those of rank 0 then. Throws RankFailed,
   /// naming rank and difference.
   void agree();
@@ -182,7 +191,8 @@ struct Session::State {
   bool hasAgreed = false, hasTold = false;
   /// The gradients on their way to other ranks; nothing where there are none.
   std::optional<GradientReduction> reduction;
-  /// Begins what a step has of other ranks.
+  /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
+  /// since, it is agreed on what is trained.
   void beginShared();
   /// The meetings that the step under way has had.
   int meetings = 0;

@@ -11,41 +11,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "OnRanks.h"
-#include "Session/SessionModules.h"
-#include "segue/runtime/Transfer/ToLayout.h"
+#include "Session/TrainingCourse.h"
 #include <gtest/gtest.h>
 #include <limits>
 
 using namespace segue;
 using namespace segue::test;
 
-using Vector = std::vector<float>;
-
-static Tensor onHost(const DeviceRef &device, float start, float step) {
-  Tensor host = Tensor::onHost(device, {moduleWidth}, ElementType::f32);
-  for (int64_t i = 0; i < moduleWidth; ++i)
-    host.data<float>()[i] = start + step * float(i);
-  return host;
-}
-
-static Vector read(const Tensor &tensor) {
-  Tensor host = toHost(tensor);
-  return Vector(host.data<float>(), host.data<float>() + host.elementCount());
-}
-
-static TensorMap batchOf(const DeviceRef &device, int64_t step, int index) {
-  return {{"x", onHost(device, 0.5f - 0.25f * float(index), 0.0625f * float(step % 3 + 1))},
-          {"y", onHost(device, 2 - float(index), -0.25f)}};
-}
-
 namespace {
-/// All that tells one training run from another.
-struct Course {
-  std::vector<double> losses, norms, clips;
-  std::map<std::string, Vector> tensors;
-  bool operator==(const Course &) const = default;
-};
-
 /// A way to train; `make` gets what each rank has besides.
 struct Recipe {
   const char *name;
@@ -58,11 +31,6 @@ struct Recipe {
 
 struct RanksTest : testing::TestWithParam<const char *> {};
 } // namespace
-
-static void setValues(Session &session, float start) {
-  for (const ParameterInfo &info : session.parameters())
-    session.setParameter(info.key, onHost(session.device(), start *= -0.75f, 0.125f));
-}
 
 static Session stitched(const DeviceRef &device, SessionOptions options) {
   return Session(device, {{"front", makeLayer()}, {"back", makeHead()}}, std::move(options));
@@ -106,15 +74,9 @@ static Course train(Session &session, int steps, int first, int count, double ra
     std::vector<TensorMap> batches;
     for (int i = 0; i < count; ++i)
       batches.push_back(batchOf(session.device(), session.stepCount(), first + i));
-    StepResult result = session.step(batches, rate);
-    course.losses.push_back(result.loss);
-    course.norms.push_back(result.gradNorm);
-    course.clips.push_back(result.clip);
+    course.add(session.step(batches, rate));
   }
-  for (const ParameterInfo &info : session.parameters())
-    course.tensors[info.key] = read(session.parameter(info.key));
-  for (const auto &[name, tensor] : session.state())
-    course.tensors[name] = read(tensor);
+  course.addState(session);
   return course;
 }
 
@@ -314,10 +276,59 @@ TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
     }
 }
 
-TEST(Ranks, WhatIsNotThereYetIsRefused) {
+// A rank without values tells the others at the first meeting, and all may begin when it has some.
+TEST_P(RanksTest, ARankWithoutValuesIsNamed) {
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      Session session = stitched(rank.device, {.collectives = rank.together});
+                      if (rank.number() == 0)
+                        setValues(session, 1);
+                      std::string error;
+                      try {
+                        session.step(batchOf(rank.device, 0, 0), 1e-3);
+                      } catch (const Error &caught) {
+                        error = caught.what();
+                      }
+                      EXPECT_NE(error.find(rank.number() ? "MISSING_WEIGHT" :
+                                           "RANK_FAILED: rank 1 cannot begin: MISSING_WEIGHT"), std::string::npos)
+                          << error;
+                      setValues(session, 1);
+                      train(session, 2, 0, 1);
+                    }),
+            nothing(2));
+}
+
+// A config that one rank would be refused is refused on all, though only the first leaves its files.
+TEST(Ranks, SelectivePrecisionIsRefusedOnAll) {
   std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-    Session session = stitched(rank.device, {.collectives = rank.together});
-    session.step(batchOf(rank.device, 0, 0), 1e-3); // no values
+    SessionOptions options{.collectives = rank.together};
+    options.config = Config::parse(R"({"memory": {"stagehand": {"selective_precision": {"enabled": true}}}})", "test");
+    stitched(rank.device, std::move(options));
   });
-  EXPECT_EQ(thrown[0].rfind("MISSING_WEIGHT", 0), 0u) << thrown[0];
+  EXPECT_NE(thrown[0], "");
+  EXPECT_EQ(thrown[0], thrown[1]);
+}
+
+// Who reads a tensor that is on its way waits for it, also where all else is done at once.
+TEST_P(RanksTest, ProgramsWaitForWhatComesFromRanks) {
+  EXPECT_EQ(onRanks(
+                2, GetParam(),
+                [&](Rank &rank) {
+                  Module layer(rank.device, makeLayer());
+                  TensorDesc desc({moduleWidth}, ElementType::f32);
+                  for (int i = 0; i < 20; ++i) {
+                    Tensor w = copyTo(rank.device, onHost(rank.device, float(rank.number() + i), 1), desc);
+                    Tensor x = onHost(rank.device, 1, 0);
+                    rank.together->allReduce(std::span(&w, 1));
+                    Tensor copy = copyTo(rank.device, w, desc);
+                    Tensor h = layer.infer({{"w", w}, {"x", x}}).front();
+                    Vector sum;
+                    for (int64_t k = 0; k < moduleWidth; ++k)
+                      sum.push_back(float(2 * i + 1) + 2 * float(k));
+                    EXPECT_EQ(values(copy), sum);
+                    EXPECT_EQ(values(h), sum);
+                  }
+                },
+                {.seed = 8}),
+            nothing(2));
 }

@@ -13,8 +13,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Session/ExpectError.h"
-#include "Session/SessionModules.h"
 #include "Session/TemporaryFolder.h"
+#include "Session/TrainingCourse.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -24,44 +24,9 @@
 using namespace segue;
 using namespace segue::test;
 
-using Vector = std::vector<float>;
-
 static const char *const referenceDevice = "cpu:threads=1";
 
-/// Memory of the caller, as a data loader has it.
-static Tensor onHost(const DeviceRef &device, float start, float step) {
-  Tensor host = Tensor::onHost(device, {moduleWidth}, ElementType::f32);
-  for (int64_t i = 0; i < moduleWidth; ++i)
-    host.data<float>()[i] = start + step * float(i);
-  return host;
-}
-static Vector values(const Tensor &tensor) {
-  Tensor host = toHost(tensor);
-  return Vector(host.data<float>(), host.data<float>() + host.elementCount());
-}
-
 namespace {
-
-/// The figures that tell one training run from another.
-struct Course {
-  std::vector<double> losses, norms, clips;
-  std::map<std::string, Vector> tensors;
-
-  void add(const StepResult &result) {
-    losses.push_back(result.loss);
-    norms.push_back(result.gradNorm);
-    clips.push_back(result.clip);
-    for (const auto &[name, tensor] : result.outputs)
-      tensors["output " + name + " " + std::to_string(result.step)] = values(tensor);
-  }
-  void addState(const Session &session) {
-    for (const ParameterInfo &info : session.parameters())
-      tensors[info.key] = values(session.parameter(info.key));
-    for (const auto &[name, tensor] : session.state())
-      tensors[name] = values(tensor);
-  }
-  bool operator==(const Course &) const = default;
-};
 
 /// A way to train, on any device.
 struct Recipe {
@@ -85,9 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, SessionDevicesTest,
                                          "sim:streams,dram=1MiB,pinned=0,adversarial=4"));
 
 static Session withValues(Session session) {
-  float start = 1;
-  for (const ParameterInfo &info : session.parameters())
-    session.setParameter(info.key, onHost(session.device(), start *= -0.75f, 0.125f));
+  setValues(session);
   return session;
 }
 
@@ -120,15 +83,17 @@ static const Recipe recipes[] = {
 static std::vector<TensorMap> batchesOf(const DeviceRef &device, int64_t step, int count) {
   std::vector<TensorMap> batches;
   for (int i = 0; i < count; ++i)
-    batches.push_back({{"x", onHost(device, 0.5f - 0.25f * float(i), 0.0625f * float(step % 3 + 1))},
-                       {"y", onHost(device, 2 - float(i), -0.25f)}});
+    batches.push_back(batchOf(device, step, i));
   return batches;
 }
 
 static Course train(Session &session, const Recipe &recipe, int steps) {
   Course course;
-  for (int step = 0; step < steps; ++step)
-    course.add(session.step(batchesOf(session.device(), session.stepCount(), recipe.batches), 1e-3));
+  for (int step = 0; step < steps; ++step) {
+    StepResult result = session.step(batchesOf(session.device(), session.stepCount(), recipe.batches), 1e-3);
+    course.add(result);
+    course.addOutputs(result);
+  }
   course.addState(session);
   return course;
 }

@@ -22,17 +22,16 @@ public:
     std::string pattern = (std::filesystem::temp_directory_path() / "segue-test-XXXXXX").string();
     if (!::mkdtemp(pattern.data()))
       throw std::runtime_error("no temporary folder");
-    path_ = pattern;
+    path = pattern;
   }
   ~TemporaryFolder() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    std::filesystem::remove_all(path, ignored);
   }
-  std::filesystem::path operator/(const std::string &name) const { return path_ / name; }
-  size_t fileCount() const { return size_t(std::distance(std::filesystem::directory_iterator(path_), {})); }
+  std::filesystem::path operator/(const std::string &name) const { return path / name; }
+  size_t fileCount() const { return size_t(std::distance(std::filesystem::directory_iterator(path), {})); }
 
-private:
-  std::filesystem::path path_;
+  std::filesystem::path path;
 };
 
 inline std::string readText(const std::filesystem::path &path) {
