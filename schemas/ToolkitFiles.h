@@ -71,7 +71,7 @@ inline std::string findPtxas(const void *ofPackage) {
   return "";
 }
 
-/// What is said to who asks for cubins where findPtxas finds nothing.
+/// The message for who asks for cubins where findPtxas finds nothing.
 inline constexpr const char *kNoPtxas =
     "cubins need ptxas, and there is none; install it (pip install nvidia-cuda-nvcc==13.0.88, or a CUDA toolkit), and "
     "put its folder into PATH, that of the toolkit into CUDA_HOME, or the file into SEGUE_PTXAS";

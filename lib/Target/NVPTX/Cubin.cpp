@@ -65,7 +65,7 @@ public:
     bool hasFailed = false;
     StringRef args[] = {options.ptxas, arch, source, "-o", output};
     std::optional<StringRef> streams[] = {StringRef(), StringRef(said), StringRef(said)};
-    // With a group of processes of its own, as what is called ptxas may be a script that starts it.
+    // The process leads a group of its own, since what is called ptxas may be a script that starts it.
     process = llvm::sys::ExecuteNoWait(options.ptxas, args, std::nullopt, streams, 0, &error, &hasFailed,
                                        /*AffinityMask=*/nullptr, /*DetachProcess=*/true);
     isRunning = !hasFailed;
@@ -76,7 +76,8 @@ public:
   std::string finish(std::chrono::steady_clock::time_point deadline, std::string &cubin) {
     std::string error;
     llvm::sys::ProcessInfo ended;
-    // By turns: a wait with an alarm, as LLVM has it, is for programs with one thread.
+    // The process is asked again and again whether it has ended: LLVM's wait with a limit sets an alarm, which is for
+    // programs with one thread.
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
       ended = llvm::sys::Wait(process, /*SecondsToWait=*/0, &error);
       if (ended.Pid)

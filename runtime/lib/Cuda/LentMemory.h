@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What others lend of the memory of this GPU, as the driver knows it.
+// A LentMemory keeps the ranges of this GPU's memory that others lend, as the driver knows them.
 //
 //===----------------------------------------------------------------------===//
 

@@ -52,8 +52,8 @@ private:
 // Products with gelu
 //===----------------------------------------------------------------------===//
 
-/// By the library's epilogue, or where it has none and where operands begin at no multiple of 16 bytes, by a product
-/// and a kernel behind it.
+/// A plan that takes gelu in the library's epilogue, or, where that has none and where operands begin at no multiple of
+/// 16 bytes, in a kernel behind the product.
 class LibraryCalls::GeluByEpilogue final : public LibraryPlan {
 public:
   GeluByEpilogue(BuiltinKernels &kernels, Products &products, const GeluProduct &call)

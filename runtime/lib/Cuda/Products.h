@@ -39,14 +39,14 @@ struct ProductOptions {
   uint64_t panelBytes = 16 << 20;
 };
 
-/// What the library does to the sums of a product: takes gelu tanh of them, and may write them besides.
+/// An Epilogue is done by the library to the sums of a product: it takes gelu tanh of them, and may write them besides.
 enum class Epilogue : uint8_t { None, Gelu, GeluAndSums };
 
 /// A product with an epilogue, made ready.
 class EpiloguePlan {
 public:
   virtual ~EpiloguePlan() = default;
-  /// As MatmulPlan::run; all operands begin at multiples of 16 bytes. `sums` are dense rows of the type of c.
+  /// Runs as MatmulPlan::run does; all operands begin at multiples of 16 bytes. `sums` are dense rows of the type of c.
   virtual void run(const void *a, const void *b, void *c, const void *bias, void *sums) const = 0;
 };
 

@@ -194,7 +194,7 @@ void QuantizedProducts::ByPanels::run(const QuantizedMatmulArgs &operands) const
 }
 
 //===----------------------------------------------------------------------===//
-// By codes
+// Codes with codes
 //===----------------------------------------------------------------------===//
 
 /// The library wants extents and strides of codes, and where they begin, to be multiples of so many.
@@ -207,7 +207,7 @@ static_assert(mostInt8Depth * 127 * 128 < int64_t(1) << 31);
 static constexpr int64_t mostChunkRows = 2048, leastChunkRows = 128, leastChunkColumns = 512;
 
 namespace {
-/// What a workspace holds of a product of codes with codes: a piece of x, [rows, depth] codes with their scales and
+/// A CodesShape says what a workspace holds of a product of codes with codes: a piece of x, [rows, depth] codes with their scales and
 /// sums; of a transposed product [columns, depth] codes of the weight; and the sums [rows, columns].
 struct CodesShape {
   /// No rows where the product is none of codes.

@@ -11,8 +11,8 @@
 
 namespace segue::inline runtime {
 
-/// What lies on the device already and is not somebody else's is in no twin's books: scalars, such as the seed
-/// of a call, are too small to matter.
+/// The bytes up to which a tensor that lies on the device before a call is left out of a twin's books: scalars, such as
+/// the seed of the call, are too small to matter.
 static constexpr uint64_t scalarBytes = 4096;
 
 void LoopOrder::clear() { *this = {}; }

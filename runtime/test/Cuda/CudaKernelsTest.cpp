@@ -252,7 +252,7 @@ void expectNear(ElementType type, const AttentionData &found, const AttentionDat
   expectNear(type == ElementType::f32 ? 2e-5f : type == ElementType::bf16 ? 0.02f : 3e-3f, found, wanted, type);
 }
 
-/// What TF32 rounds weights and gradients of scores to: as many bits as f16 has.
+/// The tolerance of weights and gradients of scores that TF32 rounds, which keeps as many bits as f16.
 constexpr float toleranceOfTf32 = 3e-3f;
 
 /// Cuts numbers of f32 to those that TF32 holds, so that products of two of them are exact.

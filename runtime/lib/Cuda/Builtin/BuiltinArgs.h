@@ -158,12 +158,12 @@ struct WidenArgs {
   bool scaled;
 };
 
-/// Rows of x as codes of INT8 or E4M3. Those from `columns` up to codeStride are zero.
+/// The arguments of quantizeRows, which makes rows of x codes of INT8 or E4M3. Those from `columns` up to codeStride are zero.
 struct QuantizeRowsArgs {
   const void *x;
-  /// What the columns of x are multiplied with first, or null.
+  /// The numbers that columns of x are multiplied with first, or null.
   const float *factors;
-  /// What the codes of a row are multiplied with in its sum, or null for 1.
+  /// The numbers that the codes of a row are multiplied with in its sum, or null for 1.
   const float *zeroPoints;
   void *codes;
   float *scales;

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What stands around a product that cuBLASLt makes of two matrices of codes:
+// These kernels stand around a product that cuBLASLt makes of two matrices of codes:
 //
 //   quantizeRows     rows of floats as codes, with a scale each, by a block per row
 //   transposeCodes   columns of a weight as rows, since such products read both operands

@@ -67,7 +67,7 @@ struct SegmentInfo {
   /// The kind of the segment: "elf", "constants", "ptx", "cubin".
   std::string kind;
   uint64_t offset = 0, bytes = 0, hash = 0;
-  /// Of a cubin: the compute capability that it is for, times ten.
+  /// The compute capability that a cubin is for, times ten; 0 for other segments.
   uint32_t capability = 0;
 };
 
