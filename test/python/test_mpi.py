@@ -68,6 +68,7 @@ MODES = {
     "by marks": ("sim:dram=2MiB,pinned=64MiB,link=16GB/s,threads=1",
                  {"activation_stagehand": {"enabled": True, "telemetry_enabled": True, "telemetry_file": "activations.jsonl", "min_spill_bytes": 0,
                                            "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.25}}),
+    "above a disk": ("cpu:threads=1", None),
     "by a plan": ("sim:streams,dram=1MiB,pinned=64MiB,threads=1,adversarial=3",
                   {"activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}),
 }
@@ -81,11 +82,16 @@ def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
     if services:
         (tmp_path / "run.json").write_text(json.dumps({"memory": {"stagehand": services}}).replace("activations.jsonl", str(tmp_path / "activations.jsonl")))
         more = ["--config", tmp_path / "run.json"]
+    if mode == "above a disk":
+        more = ["--budget", "1MiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB", "--report", tmp_path / "run.html", "--trace", tmp_path / "run.json"]
     one = run(gpt, command("--accumulate", 2, "--save", tmp_path / "one.safetensors"))
     two = ranks(gpt, 2, command("--ranks", "mpi", "--save", tmp_path / "two.safetensors", *more, device=device))
     assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
-    if "by marks" in mode:
+    if mode == "above a disk":
+        assert two.stderr.count("memory: ") == 1 and re.search(r"on the disk [1-9]", two.stderr), two.stderr
+        assert (tmp_path / "run.html").stat().st_size and json.loads((tmp_path / "run.json").read_text())
+    if mode == "by marks":
         records = [json.loads(line) for line in (tmp_path / "activations.jsonl").read_text().splitlines()]
         assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
 
@@ -145,6 +151,22 @@ def test_a_rank_that_is_killed_ends_all(gpt, tmp_path):
     on = [word for word in command(steps=2) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
     first = int(re.match(r"step (\d+)", steps_of(run(gpt, on))[0]).group(1))
     assert first > 25 and first % 5 == 1
+
+
+def test_a_rank_that_hangs_ends_all(gpt):
+    """MPI itself would wait for ever."""
+    words = command("--ranks", "mpi", "--ranks-timeout", 2, steps=100000)
+    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    try:
+        for line in process.stdout:
+            if line.startswith("step 10 "):
+                os.kill(int((gpt / "rank1").read_text()), signal.SIGSTOP)
+                break
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode != 0 and "another rank has not come to it within 2 s" in error, error
 
 
 def test_a_signal_ends_all_after_one_step(gpt, tmp_path):

@@ -262,7 +262,7 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
   if (!device->hasBytes() || options.verifyInvariance)
     throw Error(ErrorCode::InvalidArgument, "--ranks trains on values, once: leave out --verify-invariance, and give a "
                                             "device that computes");
-  std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(), {.addsInOrder = options.addsInOrder});
+  std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(double(options.ranksTimeout)), {.addsInOrder = options.addsInOrder});
   if (ranks->rank() > 0) {
     options.save = options.trace = options.report = "";
     options.saveEvery = 0;

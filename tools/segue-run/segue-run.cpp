@@ -171,6 +171,9 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
           ->check(CLI::IsMember({"mpi"}));
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
+  addWhole(command, "--ranks-timeout", options.ranksTimeout, 1, 1000000, "seconds that a rank waits for the others")
+      ->needs(ranks)
+      ->capture_default_str();
   addWhole(command, "--seed", options.seed, INT64_MIN, INT64_MAX, "of batches and random ops")->capture_default_str();
   command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
   command->add_option("--report", options.report, "HTML page of the run: memory, link, stalls, losses");

@@ -20,7 +20,8 @@ public:
   MpiTransport(const SegueMpi &mpi, double seconds) : mpi_(mpi), seconds_(seconds) {
     call([&](char *why) { return mpi_.start(&rank_, &ranks_, why); });
   }
-  ~MpiTransport() override { mpi_.finish(); }
+  /// MPI is not left in peace after a call that has failed: the others would be waited for, who may never come.
+  ~MpiTransport() override { failure_.empty() ? mpi_.finish() : mpi_.abandon(failure_.c_str()); }
 
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
@@ -49,15 +50,19 @@ public:
   }
 
 private:
-  template <typename Call> void call(Call call) const {
+  template <typename Call> void call(Call call) {
     char why[segueMpiWhyBytes] = "";
-    if (call(why))
-      throw Error(ErrorCode::RankFailed, "rank " + std::to_string(rank_) + ": " + why);
+    if (!call(why))
+      return;
+    failure_ = "rank " + std::to_string(rank_) + ": " + why;
+    throw Error(ErrorCode::RankFailed, failure_);
   }
 
   const SegueMpi &mpi_;
   double seconds_;
   int rank_ = 0, ranks_ = 1;
+  /// The words of the call that failed last; empty: none has.
+  std::string failure_;
 };
 } // namespace
 

@@ -9,7 +9,7 @@
 // a device of its own. What they do together, they do in one order: every rank calls the
 // same operations with tensors of the same extents.
 //
-//   std::shared_ptr<Transport> transport = ...;      // torch.distributed, MPI, InProcess.h
+//   std::shared_ptr<Transport> transport = mpiTransport();   // or InProcess.h
 //   SessionOptions options;
 //   options.collectives = makeCollectives(device, transport);
 //

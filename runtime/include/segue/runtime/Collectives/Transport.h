@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // This is all that a library of messages has to give: blocking calls on the host's memory.
-// Segue has none of its own: torch.distributed has one (python/segue/distributed.py), and
-// InProcess.h is one for tests.
+// Segue has none of its own: Mpi.h reaches ranks that mpirun has started, and InProcess.h
+// is for tests.
 //
 // One thread at a time calls, not always the same one. Calls come in the same order, with
 // the same sizes, on every rank. A call that fails throws RankFailed and names the rank
