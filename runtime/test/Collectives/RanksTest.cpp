@@ -317,11 +317,13 @@ TEST_P(RanksTest, ProgramsWaitForWhatComesFromRanks) {
                   Module layer(rank.device, makeLayer());
                   TensorDesc desc({moduleWidth}, ElementType::f32);
                   for (int i = 0; i < 20; ++i) {
+                    // Two that are on their way: one is read by a program, the other is copied.
                     Tensor w = copyTo(rank.device, onHost(rank.device, float(rank.number() + i), 1), desc);
-                    Tensor x = onHost(rank.device, 1, 0);
+                    Tensor v = copyTo(rank.device, w, desc), x = onHost(rank.device, 1, 0);
                     rank.together->allReduce(std::span(&w, 1));
-                    Tensor copy = copyTo(rank.device, w, desc);
                     Tensor h = layer.infer({{"w", w}, {"x", x}}).front();
+                    rank.together->allReduce(std::span(&v, 1));
+                    Tensor copy = copyTo(rank.device, v, desc);
                     Vector sum;
                     for (int64_t k = 0; k < moduleWidth; ++k)
                       sum.push_back(float(2 * i + 1) + 2 * float(k));
