@@ -20,8 +20,11 @@
 #include "segue/runtime/Session/Session.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
+#include <cstring>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <set>
 
 using namespace segue;
 using namespace segue::test;
@@ -75,11 +78,19 @@ static void setValues(Session &session) {
     session.setParameter(info.key, randomTensor(session.device(), info.desc.shape, uint32_t(info.key.back())));
 }
 
+/// Returns true if two tensors have the same bytes.
+static bool haveEqualValues(const Tensor &a, const Tensor &b) {
+  Tensor left = toHost(a), right = toHost(b);
+  uint64_t bytes = left.desc().spanBytes();
+  return left.desc() == right.desc() && std::memcmp(left.bytes(), right.bytes(), bytes) == 0;
+}
+
 /// How the batches of a step are given: at once, so that the last one is known, or one by one.
 enum class Given { AtOnce, OneByOne };
 
-/// Returns losses and norms of so many steps, and the parameters and states after the last.
-static std::vector<float> train(Session &session, int count, int first, int batches, Given given = Given::AtOnce) {
+/// Returns losses and norms of so many steps, and the parameters after the last.
+static std::vector<float> trainParameters(Session &session, int count, int first, int batches,
+                                          Given given = Given::AtOnce) {
   std::vector<float> bits;
   for (int i = 0; i < count; ++i) {
     std::vector<TensorMap> step;
@@ -96,6 +107,12 @@ static std::vector<float> train(Session &session, int count, int first, int batc
   }
   for (const ParameterInfo &info : session.parameters())
     std::ranges::copy(values(session.parameter(info.key)), std::back_inserter(bits));
+  return bits;
+}
+
+/// Returns these, and the states after the last.
+static std::vector<float> train(Session &session, int count, int first, int batches, Given given = Given::AtOnce) {
+  std::vector<float> bits = trainParameters(session, count, first, batches, given);
   for (const auto &[key, state] : session.state())
     std::ranges::copy(values(state), std::back_inserter(bits));
   return bits;
@@ -112,11 +129,11 @@ static SessionOptions optionsOf(const Way &way) {
   return options;
 }
 
-/// Returns the bits of one rank with everything in memory.
-static std::vector<float> alone(int batches) {
+/// Returns a session of one rank with everything in memory.
+static Session makeAlone() {
   Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
   setValues(session);
-  return train(session, steps, 0, batches);
+  return session;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -137,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
 namespace {
 struct RankModesRun {
   /// `spare`: more memory than that, as a part of it.
-  explicit RankModesRun(const Way &way, size_t batches = 1, double spare = 0) : way(way) {
+  explicit RankModesRun(const Way &way, size_t batches = 1, double spare = 0, Sharding sharding = Sharding::None)
+      : way(way), sharding(sharding) {
     std::string name = way.device;
     if (size_t at = name.find("FOLDER"); at != name.npos)
       name.replace(at, 6, folder.path.string());
@@ -152,6 +170,7 @@ struct RankModesRun {
     SessionOptions options = optionsOf(way);
     options.seed += rank.number(); // that of rank 0 is taken
     options.collectives = rank.together;
+    options.sharding = sharding;
     options.events = events;
     Session session(rank.device, {{"deep", binary()}}, std::move(options));
     setValues(session);
@@ -159,19 +178,20 @@ struct RankModesRun {
   }
 
   const Way way;
+  const Sharding sharding;
   TemporaryFolder folder;
   std::string device;
 
 private:
-  /// The smallest memory that a session alone is not refused for steps of so many batches.
+  /// The smallest memory in which no rank is refused for steps of so many batches.
   uint64_t smallest(const std::string &name, size_t batches) const {
-    auto [code, what] = errorOf([&] {
-      Session session(Device::open(name + ",dram=65536"), {{"deep", binary()}}, optionsOf(way));
-      setValues(session);
-      session.certify(batches);
+    std::vector<uint64_t> least(2);
+    segue::test::onRanks(2, name + ",dram=65536", [&](Rank &rank) {
+      auto [code, what] = errorOf([&] { make(rank).certify(batches); });
+      EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+      least[size_t(rank.number())] = smallestNamed(what);
     });
-    EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
-    return smallestNamed(what);
+    return std::ranges::max(least);
   }
 };
 } // namespace
@@ -180,7 +200,10 @@ TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
   RankModesRun run(GetParam());
   bool hasServices = *GetParam().services;
   std::vector<std::vector<uint64_t>> sent(2);
-  static const std::vector<float> expected = alone(2);
+  static const std::vector<float> expected = [] {
+    Session alone = makeAlone();
+    return train(alone, steps, 0, 2);
+  }();
   EXPECT_EQ(run.onRanks([&](Rank &rank) {
     Messages messages;
     messages.device = rank.device;
@@ -228,11 +251,6 @@ TEST_P(RankModes, AccumulatedGradientsAreSentInTheLastBackward) {
 TEST_P(RankModes, ACheckpointOfOneRankAloneIsThatOfRank0OrNone) {
   RankModesRun run(GetParam(), /*batches=*/1, /*spare=*/0.3); // so that states stay on the device between steps
   std::string checkpoint = run.folder / "other.safetensors";
-  auto makeAlone = [] {
-    Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
-    setValues(session);
-    return session;
-  };
   Session other = makeAlone();
   train(other, 3, 17, 1);
   other.save(checkpoint);
@@ -251,6 +269,105 @@ TEST_P(RankModes, ACheckpointOfOneRankAloneIsThatOfRank0OrNone) {
       EXPECT_TRUE(train(session, 3, rank.number(), 1) == expected);
     }),
               nothing(2));
+  }
+}
+
+// Each rank has states of some parameters alone: together they are those of one rank, and no parameter differs.
+TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
+  RankModesRun run(GetParam(), 1, 0, Sharding::States);
+  static std::map<std::string, std::vector<float>> states;
+  static const std::vector<float> expected = [] {
+    Session alone = makeAlone();
+    std::vector<float> bits = trainParameters(alone, steps, 0, 2);
+    for (const auto &[key, state] : alone.state())
+      states[key] = values(state);
+    return bits;
+  }();
+  std::vector<size_t> counts(2);
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    rank.device->memory().resetPeak();
+    EXPECT_TRUE(trainParameters(session, steps, rank.number(), 1) == expected);
+    EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
+    for (const auto &[key, state] : session.state())
+      EXPECT_TRUE(values(state) == states.at(key)) << key;
+    counts[size_t(rank.number())] = session.state().size();
+  }),
+            nothing(2));
+  EXPECT_EQ(counts, std::vector(2, states.size() / 2));
+}
+
+// Of every optimizer: the blocks that it updates by are shared out whole.
+// One file with the states of all ranks, the same that one rank writes, from which any number of ranks goes on.
+TEST_P(RankModes, ACheckpointOfShardsIsThatOfOneRank) {
+  RankModesRun run(GetParam(), 1, 0, Sharding::States);
+  std::string alone = run.folder / "alone.safetensors", shards = run.folder / "shards.safetensors";
+  Session one = makeAlone();
+  train(one, 3, 0, 2);
+  one.save(alone, "notes");
+  std::vector<float> expected = trainParameters(one, 3, 0, 2);
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    train(session, 3, rank.number(), 1);
+    session.save(shards, "notes");
+    EXPECT_TRUE(trainParameters(session, 3, rank.number(), 1) == expected);
+    EXPECT_EQ(session.load(shards), "notes");
+    EXPECT_TRUE(trainParameters(session, 3, rank.number(), 1) == expected);
+    // Where rank 0 cannot write, all hear of it, and train on.
+    std::string where = run.folder / "missing" / "file.safetensors";
+    auto [code, what] = errorOf([&] { session.save(where); });
+    EXPECT_EQ(code, rank.number() ? ErrorCode::RankFailed : ErrorCode::IoFailed) << what;
+    trainParameters(session, 1, rank.number(), 1);
+  }),
+            nothing(2));
+  auto bytesOf = [](const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_TRUE(bytesOf(shards) == bytesOf(alone));
+  Session again = makeAlone();
+  again.load(shards);
+  EXPECT_TRUE(trainParameters(again, 3, 0, 2) == expected);
+}
+
+TEST(RankModes, StatesOfEveryOptimizerAreSharedOut) {
+  for (const char *optimizer :
+       {"sgd", "sgd:momentum=0.9", "adamw:amsgrad", "adamw:state-bits=8", "nadam", "radam", "lion", "adagrad",
+        "rmsprop:centered,momentum=0.5", "adafactor", "muon:ns-steps=2"}) {
+    SCOPED_TRACE(optimizer);
+    DeepModel other{.layers = 3, .rows = 16, .width = 64, .optimizer = optimizer};
+    Binary file = other.compiled();
+    auto course = [&](Session &session, int first, int batches) {
+      for (const ParameterInfo &info : session.parameters())
+        session.setParameter(info.key, randomTensor(session.device(), info.desc.shape, uint32_t(info.key.back())));
+      std::vector<float> norms;
+      for (int step = 0; step < 4; ++step) {
+        std::vector<TensorMap> given;
+        for (int batch = first; batch < first + batches; ++batch)
+          given.push_back({{"x", randomTensor(session.device(), {16, 64}, uint32_t(10 * step + batch))}});
+        norms.push_back(float(session.step(given, 1e-2).gradNorm));
+      }
+      return norms;
+    };
+    Session alone(Device::open("cpu:threads=1"), {{"deep", file}}, {});
+    std::vector<float> norms = course(alone, 0, 2);
+    std::vector<std::set<std::string>> keys(2);
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session session(rank.device, {{"deep", file}}, {.collectives = rank.together, .sharding = Sharding::States});
+      EXPECT_EQ(course(session, rank.number(), 1), norms);
+      for (const ParameterInfo &info : session.parameters())
+        EXPECT_TRUE(haveEqualValues(session.parameter(info.key), alone.parameter(info.key))) << info.key;
+      for (const auto &[key, state] : session.state()) {
+        EXPECT_TRUE(haveEqualValues(state, alone.state().find(key)->second)) << key;
+        keys[size_t(rank.number())].insert(key);
+      }
+    }),
+              nothing(2));
+    // Three parameters for two ranks.
+    EXPECT_EQ(keys[0].size() + keys[1].size(), alone.state().size());
+    EXPECT_EQ(keys[0].size(), 2 * keys[1].size());
+    keys[0].merge(keys[1]);
+    EXPECT_EQ(keys[0].size(), alone.state().size());
   }
 }
 

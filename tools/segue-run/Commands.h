@@ -104,6 +104,8 @@ struct TrainOptions : CommonOptions {
   /// have the bits of one rank after the other.
   std::string ranks;
   bool addsInOrder = false;
+  /// What each rank has of the model: "ddp", all of it, or "zero1", states of some parameters alone.
+  std::string strategy = "ddp";
   /// How many seconds a rank waits for the others.
   int64_t ranksTimeout = 600;
   int64_t seed = 0;

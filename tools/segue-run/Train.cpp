@@ -169,8 +169,8 @@ namespace {
 /// The checkpoints of a run before its last step: sealed where states lie on a disk.
 class MidwayCheckpoints {
 public:
-  MidwayCheckpoints(Session &session, std::string path, bool mayBeSealed)
-      : session_(session), path_(std::move(path)), areSealed_(mayBeSealed && session.canSeal()) {
+  MidwayCheckpoints(Session &session, std::string path, bool mayBeSealed, bool isFirst)
+      : session_(session), path_(std::move(path)), areSealed_(mayBeSealed && session.canSeal()), isFirst_(isFirst) {
     if (areSealed_)
       session_.sealAt(path_);
     takenBytes_ = areSealed_ ? session_.sealRoom() : 0;
@@ -209,6 +209,8 @@ private:
   Session &session_;
   std::string path_;
   bool areSealed_;
+  /// False on the ranks that send rank 0 what it saves.
+  bool isFirst_;
   int count_ = 0;
   double seconds_ = 0;
   uint64_t takenBytes_ = 0, bytes_ = 0, sealedBytes_ = 0;
@@ -220,6 +222,8 @@ void MidwayCheckpoints::writeOrGoOn() {
     Interruption::Writing writing(path_);
     write();
   } catch (const Error &error) {
+    if (error.code() == ErrorCode::RankFailed && !isFirst_) // whoever writes it has said so
+      return;
     if (error.code() != ErrorCode::IoFailed && error.code() != ErrorCode::DeviceOom)
       throw;
     std::fprintf(stderr, "segue-run: warning: no checkpoint of step %lld: %s; training goes on, and the checkpoint "
@@ -264,9 +268,12 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
                                             "device that computes");
   std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(double(options.ranksTimeout)), {.addsInOrder = options.addsInOrder});
   if (ranks->rank() > 0) {
-    options.save = options.trace = options.report = "";
-    options.saveEvery = 0;
+    options.trace = options.report = "";
     options.profile = false;
+    if (options.strategy == "ddp") { // otherwise rank 0 writes what all save
+      options.save = "";
+      options.saveEvery = 0;
+    }
   }
   return ranks;
 }
@@ -307,7 +314,8 @@ static int trainAmong(Together &together, TrainOptions options) {
   together.ranks = joinRanks(device, options);
   const std::shared_ptr<Collectives> &ranks = together.ranks;
   bool isFirst = !ranks || ranks->rank() == 0;
-  checkOutputs(options);
+  if (isFirst)
+    checkOutputs(options);
   if (options.verifyInvariance) {
     device = nullptr;
     return verifyInvariance(options);
@@ -321,6 +329,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   if (isFirst)
     given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
   given.collectives = ranks;
+  given.sharding = options.strategy == "zero1" ? Sharding::States : Sharding::None;
   given.config = budget ? budget->config(config) : config;
   std::optional<RunReport> report;
   if (!options.report.empty())
@@ -333,7 +342,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   if (int64_t samples = session.calibrationSamples())
     session.calibrate(setup.upcoming(samples));
 
-  MidwayCheckpoints midway(session, options.save, options.saveEvery > 0);
+  MidwayCheckpoints midway(session, options.save, options.saveEvery > 0, isFirst);
   Interruption interruption;
   auto leave = [&](bool isWhole) {
     Remains remains; // the checkpoint first: nothing else is as hard to get again
@@ -382,7 +391,7 @@ static int trainAmong(Together &together, TrainOptions options) {
       printStep(result, seconds, options.json);
     else if (isFirst)
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
-    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !interruption.signal())
+    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !signalOf(interruption, ranks.get()))
       midway.writeOrGoOn();
   }
   together.know = true;

@@ -171,6 +171,10 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
           ->check(CLI::IsMember({"mpi"}));
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
+  command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all")
+      ->check(CLI::IsMember({"ddp", "zero1"}))
+      ->needs(ranks)
+      ->capture_default_str();
   addWhole(command, "--ranks-timeout", options.ranksTimeout, 1, 1000000, "seconds that a rank waits for the others")
       ->needs(ranks)
       ->capture_default_str();

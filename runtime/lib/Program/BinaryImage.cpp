@@ -203,6 +203,10 @@ const NativeCodeLeave &BinaryImage::nativeCodeLeave() const {
   return leave_;
 }
 
+void BinaryImage::takeLeaveOf(const BinaryImage &other) {
+  std::call_once(leaveOnce_, [&] { leave_ = other.nativeCodeLeave(); });
+}
+
 static KernelIsa isaOf(schema::Isa isa) {
   switch (isa) {
   case schema::Isa::x86_64_v3:

@@ -77,6 +77,8 @@ public:
 
   /// Returns whether machine code may run, and why. Any thread may call.
   const NativeCodeLeave &nativeCodeLeave() const;
+  /// Lets its machine code run if that of `other`, of which it was made, may. Called before anyone else has the image.
+  void takeLeaveOf(const BinaryImage &other);
 
   /// Returns a kernel with its code. Throws NativeCodeRefused.
   KernelSource kernelSource(uint32_t kernel) const;

@@ -15,6 +15,7 @@
 #include "BinaryImage.h"
 #include "CostOfCommand.h"
 #include "CubinHeader.h"
+#include "FileTrailer.h"
 #include "PhaseOrder.h"
 #include "RetargetView.h"
 #include "SignatureHash.h"
@@ -31,24 +32,16 @@ namespace segue::inline runtime {
 // The file
 //===----------------------------------------------------------------------===//
 
-namespace {
-struct Trailer {
-  uint64_t hash, fileBytes, flatBufferBytes;
-  char magic[8];
-};
-} // namespace
-static_assert(sizeof(Trailer) == 32);
-
 const schema::Binary *verifyFile(std::span<const std::byte> file, const std::string &name) {
   auto corrupt = [&](const std::string &what, int line = __builtin_LINE()) {
     return BrokenRule(ErrorCode::FileCorrupt, name + ": " + what, line);
   };
-  Trailer trailer;
-  if (file.size() < sizeof(Trailer))
+  FileTrailer trailer;
+  if (file.size() < sizeof(FileTrailer))
     throw corrupt("only " + std::to_string(file.size()) + " bytes long; not a .segue file, or cut off");
-  std::span<const std::byte> body = file.first(file.size() - sizeof(Trailer));
-  std::memcpy(&trailer, file.data() + body.size(), sizeof(Trailer));
-  if (std::memcmp(trailer.magic, "SEGUEEND", 8) != 0)
+  std::span<const std::byte> body = file.first(file.size() - sizeof(FileTrailer));
+  std::memcpy(&trailer, file.data() + body.size(), sizeof(FileTrailer));
+  if (std::string_view(trailer.magic, sizeof(trailer.magic)) != trailerMagic)
     throw corrupt("does not end with the trailer of a .segue file; cut off, or another kind of file");
   if (trailer.fileBytes != file.size())
     throw corrupt("its trailer says " + std::to_string(trailer.fileBytes) + " bytes, but it has " +
@@ -713,7 +706,7 @@ void ProgramVerifier::verifyHashes() {
 }
 
 static void verifySegments(const schema::Binary &root, std::span<const std::byte> file, const std::string &name) {
-  uint64_t end = file.size() - sizeof(Trailer);
+  uint64_t end = file.size() - sizeof(FileTrailer);
   for (uint32_t i = 0; i < countOf(root.segments()); ++i) {
     const schema::Segment &segment = *root.segments()->Get(i);
     auto fail = [&](const std::string &what, int line = __builtin_LINE()) {

@@ -34,6 +34,8 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
                                                   std::string(statePrefix) + "\" are kept for optimizer state");
   for (const auto &[key, tensor] : checkpoint.state)
     tensors.emplace(std::string(statePrefix) + key, deferred(tensor));
+  for (const auto &[key, tensor] : checkpoint.deferredState)
+    tensors.emplace(std::string(statePrefix) + key, tensor);
   Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
                        {std::string(stepKey), std::to_string(checkpoint.step)},
                        {std::string(seedKey), std::to_string(checkpoint.seed)}};

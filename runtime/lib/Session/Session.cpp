@@ -61,6 +61,9 @@ static Config withoutFiles(const Config &config) {
 Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
       table(modules, options.tied), values(table.size()), tape(table.size()) {
+  if (isShared())
+    compiledPrograms = programsAsJson();
+  shareOptimizers();
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     checkHypers(module);

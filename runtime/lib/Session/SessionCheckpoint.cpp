@@ -96,10 +96,11 @@ void Session::restore(const Checkpoint &checkpoint) {
     bool stays = s.streamed->isInSlab(slot) && haveEqualBytes(source, s.streamed->dequantized(s.device, slot));
     sources.push_back(stays ? Tensor() : std::move(source));
   }
+  TensorMap states; // of those in the checkpoint; other ranks have the others
   for (const auto &[key, tensor] : s.optimizerState) {
     if (auto given = checkpoint.state.find(key); given != checkpoint.state.end())
       checkStateBits(key, given->second, tensor.desc());
-    requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
+    states[key] = requireIn(checkpoint.state, key, tensor.desc(), "optimizer state");
   }
   auto rejectOthers = [](const auto &given, size_t known, auto &&has, const char *what) {
     if (given.size() != known)
@@ -111,16 +112,18 @@ void Session::restore(const Checkpoint &checkpoint) {
   auto isParameter = [&](const std::string &key) { return keys.contains(key); };
   rejectOthers(checkpoint.parameters, keys.size() - deferred, isParameter, "parameter");
   rejectOthers(checkpoint.deferred, deferred, isParameter, "parameter");
-  rejectOthers(
-      checkpoint.state, s.optimizerState.size(), [&](const std::string &key) { return s.optimizerState.contains(key); },
-      "optimizer state");
+  auto isState = [&](const std::string &key) {
+    return s.shards ? s.shards->states().contains(key) : s.optimizerState.contains(key);
+  };
+  rejectOthers(checkpoint.state, s.shards ? s.shards->states().size() : s.optimizerState.size(), isState,
+               "optimizer state");
   std::function<void()> restorePrecision = [] {};
   if (s.precision)
     restorePrecision = s.precision->prepareState(checkpoint.precision);
   std::optional<LossScaling> lossScaling = s.options.lossScaling;
   if (lossScaling && !checkpoint.lossScale.empty())
     lossScaling->restore(checkpoint.lossScale);
-  s.assignAll(std::move(sources), {}, checkpoint.state, checkpoint.checkSource ? checkpoint.checkSource : [] {});
+  s.assignAll(std::move(sources), {}, std::move(states), checkpoint.checkSource ? checkpoint.checkSource : [] {});
   restorePrecision();
   s.step = checkpoint.step;
   s.options.seed = checkpoint.seed;
@@ -130,13 +133,21 @@ void Session::restore(const Checkpoint &checkpoint) {
 }
 
 void Session::save(const std::filesystem::path &path, std::string notes) const {
-  std::filesystem::path replaced = sealedFileOf(path);
-  Checkpoint checkpoint = this->checkpoint();
-  checkpoint.notes = std::move(notes);
-  saveCheckpoint(path, checkpoint);
+  bool writes = !state_->shards || state_->options.collectives->rank() == 0;
+  std::filesystem::path replaced = writes ? sealedFileOf(path) : std::filesystem::path();
+  auto make = [&] {
+    Checkpoint checkpoint = this->checkpoint();
+    checkpoint.notes = std::move(notes);
+    return checkpoint;
+  };
+  if (state_->shards)
+    state_->saveTogether(path, make);
+  else
+    saveCheckpoint(path, make());
   if (state_->sealer && state_->sealer->isAt(path))
     state_->sealer->unseal();
-  removeSealedFile(replaced, path);
+  if (writes)
+    removeSealedFile(replaced, path);
 }
 
 std::string Session::load(const std::filesystem::path &path) {
@@ -147,7 +158,7 @@ std::string Session::load(const std::filesystem::path &path) {
   return std::move(read.notes);
 }
 
-bool Session::canSeal() const { return canSealOn(*state_->device); }
+bool Session::canSeal() const { return !state_->shards && canSealOn(*state_->device); }
 
 SealRoom sealRoomOf(const ParameterTable &table, const std::vector<Tensor> &values, const TensorMap &states) {
   SealRoom room;
@@ -170,6 +181,9 @@ uint64_t Session::sealRoom() const {
 
 void Session::sealAt(const std::filesystem::path &path) {
   State &s = *state_;
+  if (s.shards)
+    throw Error(ErrorCode::Unsupported, "a sealed checkpoint lies where this rank's states do, and it has those of some "
+                                        "parameters alone; save checkpoints instead");
   auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
   sealer->takeRoom(sealRoomOf(s.table, s.values, s.optimizerState));
   s.sealer = std::move(sealer);

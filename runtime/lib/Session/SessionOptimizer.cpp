@@ -381,6 +381,7 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
              "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
     }
   }
+  s.shareUpdates(result.step);
   s.step = result.step;
   s.deferUpdates(rates, result.clip / divisor);
   if (s.options.lossScaling)

@@ -37,6 +37,9 @@ void Session::State::checkCanBeShared() const {
   if (updatesInBackward())
     refuse("several ranks add their gradients up before the optimizer, and a module was compiled with its optimizer in "
            "backward; compile it without in-backward");
+  if (isSharded() && std::ranges::any_of(plans, &OptimizerPlan::isInForward))
+    refuse("ranks that have states of some parameters alone send the others what they have updated, and a module was "
+           "compiled with its optimizer in forward; compile it without in-forward");
   if (precision)
     refuse("Selective Precision chooses forms by what one rank has measured, and several ranks would choose apart; turn "
            "it off");
@@ -63,10 +66,8 @@ static std::string textOf(const Json &json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-Json Session::State::trainedAsJson() const {
+Json Session::State::programsAsJson() const {
   Json told = Json::object();
-  for (const ParameterInfo &info : table.infos())
-    told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
   for (const Module &module : modules) {
     Json programs = Json::object();
     for (std::string_view name : {"forward", "backward", "optimizer", "grad_norm"}) {
@@ -80,6 +81,15 @@ Json Session::State::trainedAsJson() const {
     }
     told["module \"" + module.name() + "\""] = std::move(programs);
   }
+  return told;
+}
+
+Json Session::State::trainedAsJson() const {
+  Json told = Json::object();
+  for (const ParameterInfo &info : table.infos())
+    told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
+  told.update(compiledPrograms);
+  told["what ranks have pieces of"] = options.sharding == Sharding::None ? "nothing" : "states";
   GradientReduction order(options.collectives);
   order.plan(modules, table);
   told["the order in which gradients are sent"] = order.messages();
@@ -153,7 +163,8 @@ void Session::State::takeValuesOfRank0() {
   for (size_t slot = 0; slot < table.size(); ++slot)
     held.push_back(values[slot]); // null where a slab or file has it, which is the same for all
   for (const auto &[key, state] : optimizerState)
-    held.push_back(state);
+    if (!shards)
+      held.push_back(state);
   std::vector<uint64_t> hashes;
   for (const Tensor &value : held) {
     HashOfPieces hash;

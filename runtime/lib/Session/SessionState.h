@@ -20,6 +20,7 @@
 #include "KeptValues.h"
 #include "PlanStep.h"
 #include "SealedCheckpoint.h"
+#include "ShardedStates.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <list>
@@ -169,13 +170,26 @@ struct Session::State {
   // Other ranks (SessionRanks.cpp).
   /// Returns true if other ranks take the step with this one.
   bool isShared() const;
+  /// Returns true if each of them has the states of some parameters alone.
+  bool isSharded() const { return isShared() && options.sharding != Sharding::None; }
   /// Throws Unsupported for what several ranks cannot do yet.
   void checkCanBeShared() const;
+  /// Leaves the updates of this rank's parameters in the modules, and no others.
+  void shareOptimizers();
+  /// Gives every rank the parameters that others have updated. Throws StateTorn.
+  void shareUpdates(int64_t number);
+  /// Writes, on rank 0, what `make` returns of this rank with the states of the others, which send them. Throws RankFailed
+  /// where another rank cannot.
+  void saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make);
+  void saveShards(const std::filesystem::path &path, Checkpoint checkpoint);
+  void sendStates();
+  Tensor receiveState(const std::string &key);
   /// Finds out whether all ranks train the same; values and the seed are those of rank 0 then. Throws RankFailed,
   /// naming rank and difference.
   void agree();
   /// Returns what has to be the same on every rank, by what it is called in messages.
   Json trainedAsJson() const;
+  Json programsAsJson() const;
   void takeValuesOfRank0();
   /// Says what this rank says at the meeting that is next, and returns what all say. Throws RankFailed where one has
   /// failed.
@@ -189,6 +203,10 @@ struct Session::State {
   /// Has other ranks know at their next meeting that this one cannot go on, unless they know.
   void tellFailure(const std::exception &error) noexcept;
   bool hasAgreed = false, hasTold = false;
+  /// The parameters of each rank; nothing where every rank updates all.
+  std::optional<ShardedStates> shards;
+  /// What the programs of the modules are, as they were compiled.
+  Json compiledPrograms;
   /// The gradients on their way to other ranks; nothing where there are none.
   std::optional<GradientReduction> reduction;
   /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values

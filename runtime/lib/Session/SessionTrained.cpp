@@ -27,6 +27,9 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
                 (s.precision ? std::string("Selective Precision has") : std::string("a ring of weights has")) +
                     " blocks with one set of trained parameters; with it, what is trained is settled when the session "
                     "is made. A budget with a plan or watermarks moves whatever is trained");
+  if (s.shards)
+    throw Error(ErrorCode::Unsupported, "ranks have states of some parameters alone, which were shared out when the session "
+                                        "was made: what is trained stays as it is");
   clearGradients();
   s.flush();
 
@@ -87,6 +90,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
 
   s.hasAgreed = false;
   s.modules = std::move(modules);
+  if (s.isShared())
+    s.compiledPrograms = s.programsAsJson();
   s.ports.clear();
   for (const Module &module : s.modules)
     s.ports.push_back({module.name(), module.inputs(), module.outputs()});

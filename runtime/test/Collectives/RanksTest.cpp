@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "ErrorOf.h"
 #include "OnRanks.h"
 #include "Session/TrainingCourse.h"
 #include <gtest/gtest.h>
@@ -274,6 +275,47 @@ TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
           {.timeoutSeconds = 0.2, .fault = InProcessOptions::Fault{gone, call, vanishes}});
       EXPECT_EQ(thrown, nothing(2)) << call;
     }
+}
+
+// The same where ranks send each other what they have updated: what a rank gives out is of a whole step, or nothing.
+TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
+  Session alone = stitched(Device::open("cpu:threads=1"), {});
+  setValues(alone, 1);
+  std::vector<std::map<std::string, std::vector<float>>> parameters;
+  auto parametersOf = [](const Session &session) {
+    std::map<std::string, std::vector<float>> all;
+    for (const ParameterInfo &info : session.parameters())
+      all[info.key] = values(session.parameter(info.key));
+    return all;
+  };
+  for (int step = 0; step < 5; ++step) {
+    train(alone, step > 0, 0, 2);
+    parameters.push_back(parametersOf(alone));
+  }
+  size_t torn = 0, whole = 0;
+  for (bool vanishes : {false, true})
+    for (uint64_t call = 0; call < 26; call += vanishes ? 5 : 1) {
+      int gone = int(call % 2);
+      EXPECT_EQ(onRanks(
+                    2, GetParam(),
+                    [&](Rank &rank) {
+                      Session session =
+                          stitched(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
+                      setValues(session, 1);
+                      auto [code, what] = errorOf([&] { train(session, 4, rank.number(), 1); });
+                      EXPECT_TRUE(code == ErrorCode::RankFailed || code == ErrorCode::StateTorn) << what;
+                      std::map<std::string, std::vector<float>> now;
+                      auto [end, why] = errorOf([&] { now = parametersOf(session); });
+                      bool isTorn = end == ErrorCode::StateTorn;
+                      (isTorn ? torn : whole) += rank.number() == 0;
+                      EXPECT_TRUE(isTorn || now == parameters[size_t(session.stepCount())]) << call << ": " << why;
+                    },
+                    {.timeoutSeconds = 0.2, .fault = InProcessOptions::Fault{gone, call, vanishes}}),
+                nothing(2))
+          << call;
+    }
+  EXPECT_GT(torn, 0u);
+  EXPECT_GT(whole, 0u);
 }
 
 // A rank without values tells the others at the first meeting, and all may begin when it has some.

@@ -25,6 +25,7 @@
 
 #include "segue/runtime/Program/Program.h"
 #include <filesystem>
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -92,6 +93,16 @@ public:
   bool hasProgram(std::string_view name) const;
   /// Throws NameUnknown listing the programs there are.
   const Program &program(std::string_view name) const;
+
+  /// Returns a binary in memory whose program `program` has no outputs but those that `isKept` chooses, and neither
+  /// commands nor inputs that these do not need; all else is as here, and its kernels run where these do. Throws
+  /// NameUnknown, and Unsupported where an output cannot be left out: one command makes it with others, or the program
+  /// saves values for another one.
+  Binary slice(std::string_view program, const std::function<bool(const Value &)> &isKept) const;
+
+  /// Returns, for each output of a program, the first of those that slices have all or none of: one command makes several
+  /// of them. Throws NameUnknown.
+  std::vector<size_t> outputsMadeTogether(std::string_view program) const;
 
   /// Returns the path of the file, or the name given to fromMemory.
   const std::string &name() const;

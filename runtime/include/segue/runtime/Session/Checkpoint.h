@@ -43,6 +43,8 @@ struct Checkpoint {
   /// More of the trained and frozen values, by session key, which take no memory until they are read: those that a
   /// session has in its slab, dequantised. What reads one throws what SlabSource::copyDequantized throws.
   DeferredTensors deferred = {};
+  /// More of the optimizer state, as of ranks that have it; what reads it throws RankFailed.
+  DeferredTensors deferredState = {};
   /// Throws SourceChanged if a file that the tensors lie in was changed since it
   /// was opened; empty: they lie in memory. Session::restore asks it when it has
   /// copied them.

@@ -79,6 +79,14 @@ struct ParameterRef {
   std::string module, name;
 };
 
+/// What ranks have pieces of, where each had all of it otherwise.
+enum class Sharding : int8_t {
+  None,
+  /// The states of optimizers: each rank has those of some parameters, makes their updates, and sends the others their
+  /// values (ZeRO's first stage).
+  States
+};
+
 struct SessionOptions {
   /// Gradients are scaled so that their joint norm is at most this; 0 or less
   /// leaves them as they are.
@@ -96,6 +104,8 @@ struct SessionOptions {
   /// The ranks that train the same parameters on batches of their own; null: this one is alone. Gradients are added
   /// up over ranks, and the mean is that over the batches of all. Every rank makes the same calls in one order.
   std::shared_ptr<Collectives> collectives;
+  /// What these ranks have pieces of; the same on every rank.
+  Sharding sharding = Sharding::None;
   /// A sink that is told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;
   /// The config file of the run. A section that it lacks leaves its service
@@ -306,7 +316,8 @@ public:
   /// Returns the number of steps finished since the beginning of training.
   int64_t stepCount() const;
   int64_t seed() const;
-  /// Returns the optimizer state, "m.<key>" and so on; the tensors are not copies.
+  /// Returns the optimizer state, "m.<key>" and so on; the tensors are not copies. Where ranks share states out, those
+  /// of this one.
   const TensorMap &state() const;
 
   /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among
@@ -324,7 +335,8 @@ public:
   // Sealed checkpoints
   //===--------------------------------------------------------------------===//
 
-  /// Returns true on a device with a disk below its memory or its host's, and in virtual time on the twin of one.
+  /// Returns true on a device with a disk below its memory or its host's, and in virtual time on the twin of one; not
+  /// where ranks share states out.
   bool canSeal() const;
   /// Returns the bytes of the disk that sealed checkpoints take beside what lies there: as much again as the trained
   /// parameters and states there take, and a copy of frozen ones that lie elsewhere, in a slab, a file or memory. What
@@ -351,7 +363,9 @@ public:
   SealFigures seal(std::string notes = {});
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
-  /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them.
+  /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them. Where ranks share
+  /// states out, every rank saves, and rank 0 writes the file with the states of all; RankFailed where one cannot. Every
+  /// rank loads it, as many as there are then.
   void save(const std::filesystem::path &path, std::string notes = {}) const;
   std::string load(const std::filesystem::path &path);
 

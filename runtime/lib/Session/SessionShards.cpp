@@ -1,0 +1,178 @@
+//===- SessionShards.cpp - updates and checkpoints of sharded states ------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Each rank updates parameters of its own, and gives their values to the others while the
+// next forward begins. A checkpoint is that of one rank alone: rank 0 writes it, and asks
+// for the states that others have one by one.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SessionState.h"
+#include "segue/runtime/Collectives/Collectives.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+void Session::State::shareOptimizers() {
+  auto updatesElsewhere = [](const Module &module) { return module.updatesInBackward() || module.updatesInForward(); };
+  if (!isSharded() || std::ranges::any_of(modules, updatesElsewhere)) // which is refused
+    return;
+  shards.emplace(modules, table, options.collectives->ranks());
+  for (size_t m = 0; m < modules.size(); ++m)
+    modules[m] = shards->shareOf(modules[m], m, table, options.collectives->rank());
+}
+
+//===----------------------------------------------------------------------===//
+// Updates
+//===----------------------------------------------------------------------===//
+
+/// Returns the parameters of each message and whose they are: the first message of each rank, then the second of each, so
+/// that what the next forward reads first comes first on every link.
+static std::vector<std::pair<int, std::vector<size_t>>> messagesOf(const ParameterTable &table,
+                                                                   const ShardedStates &shards, int ranks,
+                                                                   uint64_t bucketBytes) {
+  std::vector<std::vector<std::vector<size_t>>> byRank((size_t(ranks)));
+  std::vector<uint64_t> filled(size_t(ranks), 0);
+  for (size_t slot = 0; slot < table.size(); ++slot) {
+    if (!table.infos()[slot].trained)
+      continue;
+    auto rank = size_t(shards.rankOf(slot));
+    uint64_t bytes = table.infos()[slot].desc.spanBytes();
+    if (byRank[rank].empty() || filled[rank] + bytes > bucketBytes) {
+      byRank[rank].emplace_back();
+      filled[rank] = 0;
+    }
+    byRank[rank].back().push_back(slot);
+    filled[rank] += bytes;
+  }
+  std::vector<std::pair<int, std::vector<size_t>>> messages;
+  for (size_t round = 0, given = 1; given; ++round) {
+    given = 0;
+    for (int rank = 0; rank < ranks; ++rank)
+      if (auto &own = byRank[size_t(rank)]; round < own.size()) {
+        messages.emplace_back(rank, std::move(own[round]));
+        ++given;
+      }
+  }
+  return messages;
+}
+
+void Session::State::shareUpdates(int64_t number) {
+  if (!shards)
+    return;
+  Collectives &ranks = *options.collectives;
+  try {
+    // What came to the device by block is sent from its home, and is written there.
+    streamed->flush();
+    struct Staged {
+      size_t slot;
+      Tensor host;
+    };
+    std::vector<Staged> staged;
+    Fence home;
+    for (auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes())) {
+      std::vector<Tensor> tensors;
+      for (size_t slot : slots) {
+        Tensor value = values[slot];
+        if (!value.desc().isDense()) {
+          value = Tensor::onHost(device, value.shape(), value.element());
+          if (rank == ranks.rank())
+            copyInto(values[slot], value);
+          else
+            staged.push_back({slot, value});
+        }
+        tensors.push_back(std::move(value));
+      }
+      Fence sent = ranks.broadcast(tensors, rank);
+      if (std::ranges::any_of(slots, [&](size_t slot) { return streamed->has(slot); }))
+        home.join(sent);
+    }
+    for (const Staged &each : staged)
+      copyInto(each.host, values[each.slot]);
+    device->wait(home);
+    for (size_t slot = 0; slot < table.size(); ++slot)
+      if (table.infos()[slot].trained && streamed->has(slot) && shards->rankOf(slot) != ranks.rank()) {
+        wait(values[slot]);
+        streamed->written(slot);
+      }
+  } catch (const std::exception &error) { // others are in the midst of it
+    ranks.abandon(error.what());
+    abort();
+    tear(number, std::string("updates did not reach every rank (") + error.what() + ")");
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Checkpoints
+//===----------------------------------------------------------------------===//
+
+/// What rank 0 says at a meeting about a checkpoint: the key of a state that it asks for, or how it has ended.
+static std::string meetAboutCheckpoint(Collectives &ranks, const std::string &key, const std::string &failure) {
+  std::vector<std::string> told =
+      ranks.exchange("a checkpoint", Json::array({key, failure}).dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string asked;
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    Json word = Json::parse(told[rank]);
+    if (std::string why = word[1]; failure.empty() && !why.empty())
+      throw Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " cannot save: " + why);
+    if (rank == 0)
+      asked = word[0];
+  }
+  return asked;
+}
+
+Tensor Session::State::receiveState(const std::string &key) {
+  Collectives &ranks = *options.collectives;
+  meetAboutCheckpoint(ranks, key, "");
+  const ShardedStates::State &state = shards->states().at(key);
+  Tensor host = Tensor::onHost(device, state.desc.shape, state.desc.element);
+  device->wait(ranks.receive(host, state.rank));
+  wait(host);
+  return host;
+}
+
+void Session::State::saveShards(const std::filesystem::path &path, Checkpoint checkpoint) {
+  for (const auto &[key, state] : shards->states())
+    if (!checkpoint.state.contains(key))
+      checkpoint.deferredState.emplace(
+          key, DeferredTensor{state.desc.shape, state.desc.element, [this, key = key] { return receiveState(key); }});
+  try {
+    saveCheckpoint(path, checkpoint);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::RankFailed)
+      meetAboutCheckpoint(*options.collectives, "", error.what());
+    throw;
+  }
+  meetAboutCheckpoint(*options.collectives, "", "");
+}
+
+void Session::State::sendStates() {
+  Collectives &ranks = *options.collectives;
+  for (std::string key; !(key = meetAboutCheckpoint(ranks, "", "")).empty();) {
+    if (shards->states().at(key).rank != ranks.rank())
+      continue;
+    Tensor host = toHost(optimizerState.at(key));
+    device->wait(ranks.send(host, 0));
+  }
+}
+
+void Session::State::saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make) {
+  Checkpoint checkpoint;
+  try {
+    checkpoint = make();
+  } catch (const std::exception &error) {
+    meetAboutCheckpoint(*options.collectives, "", error.what());
+    throw;
+  }
+  meetAboutCheckpoint(*options.collectives, "", ""); // every rank can
+  options.collectives->rank() == 0 ? saveShards(path, std::move(checkpoint)) : sendStates();
+}
+
+} // namespace segue::inline runtime

@@ -1,0 +1,47 @@
+//===- ShardedStates.h - which rank updates which parameter -----*- C++ -*-===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Where optimizer states are sharded, each trained parameter has one rank that has its
+// states and makes its updates: the optimizers of this rank's modules are sliced to those
+// of its own parameters. All ranks come to the same shares, as they train the same.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
+#define SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
+
+#include "ParameterTable.h"
+#include <map>
+
+namespace segue::inline runtime {
+
+class ShardedStates {
+public:
+  /// Shares the parameters out over `ranks`, by the bytes of their states and of themselves.
+  ShardedStates(std::span<const Module> modules, const ParameterTable &table, int ranks);
+
+  /// Returns the rank that updates a trained parameter.
+  int rankOf(size_t slot) const { return rankOf_[slot]; }
+  /// Returns a module of these whose optimizer updates the parameters of `rank` alone.
+  Module shareOf(const Module &module, size_t index, const ParameterTable &table, int rank) const;
+
+  /// A State has its description and the rank that has it.
+  struct State {
+    TensorDesc desc;
+    int rank;
+  };
+  /// Returns the states of all ranks by their keys in the session.
+  const std::map<std::string, State> &states() const { return states_; }
+
+private:
+  std::vector<int> rankOf_;
+  std::map<std::string, State> states_;
+};
+
+} // namespace segue::inline runtime
+
+#endif // SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
