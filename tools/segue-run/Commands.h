@@ -141,6 +141,20 @@ struct FitOptions : CommonOptions {
   std::string config;
 };
 
+struct PlanOptions : CommonOptions {
+  std::vector<std::string> files;
+  /// `module.name=module.name`, and `module.input=module.output`.
+  std::vector<std::string> tied, wires;
+  int64_t ranks = 2;
+  /// "50GB/s,latency=5us".
+  std::string interconnect = "50GB/s,latency=5us";
+  /// The name of a strategy, or "search" for the fastest that fits.
+  std::string strategy = "search";
+  /// The bytes of device_dram of each rank; 0 for what the device has.
+  uint64_t budget = 0;
+  int64_t accumulate = 1;
+};
+
 struct ProfileDeviceOptions {
   std::string device = "cpu";
   /// The profile; empty: stdout.
@@ -192,6 +206,7 @@ int checkSlab(const QuantizeOptions &options);
 int exportCheckpoint(const ExportOptions &options);
 int fit(const FitOptions &options);
 int inspect(const InspectOptions &options);
+int plan(const PlanOptions &options);
 int profileDevice(const ProfileDeviceOptions &options);
 int listDevices();
 int quantize(const QuantizeOptions &options);

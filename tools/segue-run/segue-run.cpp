@@ -248,6 +248,27 @@ static void addFit(CLI::App &app, FitOptions &options) {
                   "Status 1 if it does not fit.");
 }
 
+static void addPlan(CLI::App &app, PlanOptions &options) {
+  CLI::App *command = app.add_subcommand("plan", "Says what a step takes of each of several ranks, before any is started");
+  command->add_option("files", options.files, ".segue files, one that is given several times as several modules; - is stdin")
+      ->required();
+  addWhole(command, "--ranks", options.ranks, 1, 65536, "that train together")->capture_default_str();
+  command->add_option("--interconnect", options.interconnect, "between ranks: bandwidth of one direction, latency of a message")
+      ->capture_default_str();
+  command->add_option("--strategy", options.strategy, "ddp, zero1, as in train; search: the fastest that fits")->capture_default_str();
+  addBytes(command, "--budget", options.budget, "of each rank's device memory, as 24GiB; all that the device has");
+  addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step");
+  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
+  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  addCommon(command, options);
+  command->footer("Plays the session that would train, in virtual time, with messages that take the time of the\n"
+                  "interconnect. Runs nothing of the files, opens no device but a GPU, and takes no memory of the\n"
+                  "model's size: of a model of equal layers, one may be compiled and given as often as there are.\n"
+                  "Example: segue-run plan gpt.segue --ranks 8 --interconnect 50GB/s,latency=5us --strategy ddp\n"
+                  "           --device sim:virtual,dram=24GiB,pinned=64GiB,link=25GB/s,flops=80TFLOP/s\n"
+                  "Status 1 if nothing fits.");
+}
+
 static void addProfileDevice(CLI::App &app, ProfileDeviceOptions &options) {
   CLI::App *command = app.add_subcommand("profile-device", "Measures how fast this machine, a GPU or a disk of it are, for fit");
   command->add_option("--device", options.device, "cpu, cpu:threads=4, cpu:disk=FOLDER, cuda:0, cuda:0,tf32=on,disk=FOLDER")->capture_default_str();
@@ -338,6 +359,7 @@ int main(int argc, char **argv) {
   QuantizeOptions quantizeOptions;
   ExportOptions exportOptions;
   FitOptions fitOptions;
+  PlanOptions planOptions;
   ProfileDeviceOptions profileDeviceOptions;
   BenchOptions benchOptions;
   RecomputeOptions recomputeOptions;
@@ -348,6 +370,7 @@ int main(int argc, char **argv) {
   addRun(app, runOptions);
   addExport(app, exportOptions);
   addFit(app, fitOptions);
+  addPlan(app, planOptions);
   addProfileDevice(app, profileDeviceOptions);
   addDevices(app);
   addReplay(app, replayOptions);
@@ -380,6 +403,8 @@ int main(int argc, char **argv) {
       return exportCheckpoint(exportOptions);
     if (app.got_subcommand("fit"))
       return fit(fitOptions);
+    if (app.got_subcommand("plan"))
+      return plan(planOptions);
     if (app.got_subcommand("replay"))
       return replay(replayOptions);
     if (app.got_subcommand("report"))

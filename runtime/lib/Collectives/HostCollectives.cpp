@@ -74,17 +74,26 @@ public:
 private:
   void check(std::string_view what, const Tensor &tensor, bool isSum) const;
   void checkRank(int rank) const;
-  Message messageFor(std::span<const Tensor> tensors) const;
+  /// Returns true if the host reaches the device's memory: messages are packed there, and need not be brought.
+  bool isReached() const;
+  /// Returns true if the call of the transport packs messages; otherwise copies are queued for that.
+  bool hostPacks() const { return device_->runsInline() || isReached(); }
+  Message messageFor(std::span<const Tensor> tensors);
   Fence bring(Message &message);
   Fence takeBack(const Message &message) noexcept;
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
-                uint64_t wireBytes, std::function<void()> call);
+                const RingTraffic &traffic, std::function<void()> call);
+  WorkCost costOf(const RingTraffic &traffic) const;
+  /// Gives up the memory of messages that have arrived.
+  void dropArrived();
   /// Calls `give` with the tensors in groups that make a message each.
   template <typename Give> Fence byBucket(std::span<const Tensor> tensors, Give give);
 
   DeviceRef device_;
   std::shared_ptr<Transport> transport_;
   CollectiveOptions options_;
+  /// Memory of messages that are under way, which counts in the books until their fences are done.
+  std::vector<std::pair<std::shared_ptr<Storage>, Fence>> underWay_;
 };
 } // namespace
 
@@ -102,12 +111,21 @@ void HostCollectives::checkRank(int rank) const {
                 "there is no rank " + std::to_string(rank) + "; there are " + std::to_string(ranks()));
 }
 
+/// The twin of a device that has one memory with the host has a link to the disk alone.
+bool HostCollectives::isReached() const {
+  bool isTwinOfHost = !device_->hasBytes() && device_->hasSpace(Space::Disk) && !device_->diskLink();
+  return device_->hasUnifiedMemory() || isTwinOfHost;
+}
+
+void HostCollectives::dropArrived() {
+  std::erase_if(underWay_, [&](const auto &message) { return device_->isDone(message.second); });
+}
+
 /// Makes memory of the host for what is given together, without bringing anything there.
-Message HostCollectives::messageFor(std::span<const Tensor> tensors) const {
+Message HostCollectives::messageFor(std::span<const Tensor> tensors) {
+  dropArrived();
   Message message;
-  auto isReachable = [&](const Tensor &tensor) {
-    return device_->hasUnifiedMemory() || isHostSpace(tensor.desc().layout.space);
-  };
+  auto isReachable = [&](const Tensor &tensor) { return isReached() || isHostSpace(tensor.desc().layout.space); };
   if (tensors.size() == 1 && isReachable(tensors[0])) {
     message.storage = tensors[0].storage();
     message.data = tensors[0].bytes();
@@ -116,7 +134,7 @@ Message HostCollectives::messageFor(std::span<const Tensor> tensors) const {
   }
   for (const Tensor &tensor : tensors)
     message.bytes = placeAfter(message.bytes) + bytesOf(tensor);
-  OwnerId owner = device_->memory().intern({.value = "(messages to ranks)"});
+  OwnerId owner = device_->memory().intern({.value = std::string(messageOwner)});
   try {
     message.storage = Storage::allocate(device_, Space::HostPinned, message.bytes, partAlignment, owner);
   } catch (const Error &) { // copies are slower from memory that is not page-locked, and not wrong
@@ -137,7 +155,7 @@ Message HostCollectives::messageFor(std::span<const Tensor> tensors) const {
 
 /// Brings the tensors of a message there, where queues do that; elsewhere perform() does.
 Fence HostCollectives::bring(Message &message) {
-  if (!device_->runsInline())
+  if (!hostPacks())
     for (auto &[tensor, place] : message.parts)
       copyInto(tensor, place);
   return message.storage->uses();
@@ -148,7 +166,7 @@ Fence HostCollectives::takeBack(const Message &message) noexcept {
   Fence done = message.storage->writes();
   for (const auto &[tensor, place] : message.parts) {
     try {
-      if (device_->runsInline()) // the operation has taken it back
+      if (hostPacks()) // the operation has taken it back
         tensor.storage()->addWrite(done);
       else
         copyInto(place, tensor);
@@ -163,13 +181,14 @@ Fence HostCollectives::takeBack(const Message &message) noexcept {
 /// Appends the call of the transport to the queue, between bringing what it reads and taking back what it writes. A
 /// rank whose own tensors have failed calls all the same, as the others wait for it, with numbers that are none.
 Fence HostCollectives::perform(std::string_view label, std::span<Message *const> read,
-                               std::span<Message *const> written, uint64_t wireBytes, std::function<void()> call) {
+                               std::span<Message *const> written, const RingTraffic &traffic,
+                               std::function<void()> call) {
   Fence after;
   for (Message *message : read)
     after.join(bring(*message));
   for (Message *message : written)
     after.join(message->storage->uses());
-  bool packs = device_->runsInline();
+  bool packs = hostPacks();
   std::vector<Source> sources;
   std::vector<Pack> in, out;
   std::vector<std::shared_ptr<Outcome>> results;
@@ -189,7 +208,10 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
   }
   Work work;
   work.label = label;
-  work.cost.linkBytes = wireBytes;
+  work.cost = costOf(traffic);
+  for (std::span<Message *const> messages : {read, written})
+    for (const Message *message : messages)
+      work.cost.hostBytes += packs && !message->parts.empty() ? message->bytes : 0;
   work.run = [device = device_.get(), in = std::move(in), out = std::move(out), sources, call = std::move(call)] {
     // The body stays until the call has ended, and with it what the call refers to.
     device->call([&in, &out, &sources, &call] {
@@ -225,7 +247,19 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
   Fence done = fence;
   for (Message *message : written)
     done.join(takeBack(*message));
+  for (std::span<Message *const> messages : {read, written})
+    for (const Message *message : messages)
+      if (!message->parts.empty())
+        underWay_.emplace_back(message->storage, done);
   return done;
+}
+
+/// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
+WorkCost HostCollectives::costOf(const RingTraffic &traffic) const {
+  WorkCost cost;
+  cost.linkBytes = traffic.sentBytes;
+  cost.seconds = options_.wires ? options_.wires->secondsFor(traffic) : 0;
+  return cost;
 }
 
 template <typename Give> Fence HostCollectives::byBucket(std::span<const Tensor> tensors, Give give) {
@@ -264,8 +298,9 @@ Fence HostCollectives::allReduce(std::span<const Tensor> tensors) {
   return byBucket(tensors, [&](std::span<const Tensor> bucket) {
     Message message = messageFor(bucket);
     Message *const both[] = {&message};
-    uint64_t wire = 2 * message.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
-    return perform("a sum over ranks", both, both, wire,
+    RingTraffic traffic = options_.addsInOrder ? RingTraffic::gathering(message.bytes * uint64_t(ranks()), ranks())
+                                               : RingTraffic::sum(message.bytes, ranks());
+    return perform("a sum over ranks", both, both, traffic,
                    [transport = transport_, data = reinterpret_cast<float *>(message.data),
                     count = message.bytes / sizeof(float), inOrder = options_.addsInOrder] {
                      inOrder ? addInOrder(*transport, data, data, 0, count, count)
@@ -283,7 +318,8 @@ Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
     Message *const both[] = {&message};
     bool isRoot = root == rank();
     return perform("a broadcast", isRoot ? std::span<Message *const>(both) : std::span<Message *const>(),
-                   isRoot ? std::span<Message *const>() : std::span<Message *const>(both), message.bytes,
+                   isRoot ? std::span<Message *const>() : std::span<Message *const>(both),
+                   RingTraffic::broadcast(message.bytes, ranks()),
                    [transport = transport_, data = message.data, bytes = message.bytes, root] {
                      transport->broadcast(data, bytes, root);
                    });
@@ -303,8 +339,9 @@ Fence HostCollectives::reduceScatter(const Tensor &whole, const Tensor &part) {
   checkParts(whole, part, ranks());
   Message from = messageFor(std::span(&whole, 1)), to = messageFor(std::span(&part, 1));
   Message *const read[] = {&from}, *const written[] = {&to};
-  uint64_t wire = from.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
-  return perform("a scattered sum", read, written, wire,
+  RingTraffic traffic = options_.addsInOrder ? RingTraffic::gathering(from.bytes * uint64_t(ranks()), ranks())
+                                             : RingTraffic::scatteredSum(from.bytes, ranks());
+  return perform("a scattered sum", read, written, traffic,
                  [transport = transport_, all = reinterpret_cast<const float *>(from.data),
                   own = reinterpret_cast<float *>(to.data), count = part.elementCount(),
                   inOrder = options_.addsInOrder] {
@@ -320,8 +357,7 @@ Fence HostCollectives::allGather(const Tensor &part, const Tensor &whole) {
   checkParts(whole, part, ranks());
   Message from = messageFor(std::span(&part, 1)), to = messageFor(std::span(&whole, 1));
   Message *const read[] = {&from}, *const written[] = {&to};
-  uint64_t wire = to.bytes * uint64_t(ranks() - 1) / uint64_t(ranks());
-  return perform("a gathering", read, written, wire,
+  return perform("a gathering", read, written, RingTraffic::gathering(to.bytes, ranks()),
                  [transport = transport_, own = from.data, all = to.data, bytes = from.bytes] {
                    transport->allGather(own, all, bytes);
                  });
@@ -332,7 +368,7 @@ Fence HostCollectives::send(const Tensor &tensor, int to) {
   check("a tensor to another rank", tensor, /*isSum=*/false);
   Message message = messageFor(std::span(&tensor, 1));
   Message *const read[] = {&message};
-  return perform("a tensor to another rank", read, {}, message.bytes,
+  return perform("a tensor to another rank", read, {}, RingTraffic::toOne(message.bytes),
                  [transport = transport_, data = message.data, bytes = message.bytes, to] {
                    transport->send(data, bytes, to);
                  });
@@ -343,7 +379,7 @@ Fence HostCollectives::receive(const Tensor &tensor, int from) {
   check("a tensor of another rank", tensor, /*isSum=*/false);
   Message message = messageFor(std::span(&tensor, 1));
   Message *const written[] = {&message};
-  return perform("a tensor of another rank", {}, written, message.bytes,
+  return perform("a tensor of another rank", {}, written, RingTraffic::toOne(0),
                  [transport = transport_, data = message.data, bytes = message.bytes, from] {
                    transport->receive(data, bytes, from);
                  });
@@ -394,8 +430,17 @@ static std::vector<std::string> exchangeNow(Transport &transport, std::string_vi
 }
 
 std::vector<std::string> HostCollectives::exchange(std::string_view what, std::string_view message) {
-  if (!device_->hasBytes())
+  dropArrived();
+  if (!device_->hasBytes()) {
+    auto gather = [&](uint64_t bytes) {
+      Work work{.cost = costOf(RingTraffic::gathering(bytes * uint64_t(ranks()), ranks())), .label = meetingLabel};
+      device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
+    };
+    gather(sizeof(Frame));
+    if (message.size() > Frame::textBytes)
+      gather(message.size());
     return std::vector<std::string>(size_t(ranks()), std::string(message));
+  }
   std::vector<std::string> messages;
   std::exception_ptr error;
   auto call = [&] {
@@ -405,7 +450,7 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
       error = std::current_exception();
     }
   };
-  device_->wait(Fence(Queue::Network, device_->enqueueCall(Queue::Network, {}, call, "messages to ranks")));
+  device_->wait(Fence(Queue::Network, device_->enqueueCall(Queue::Network, {}, call, meetingLabel)));
   if (error)
     std::rethrow_exception(error);
   return messages;

@@ -106,6 +106,10 @@ public:
   }
   double seconds() const override;
   double endOf(const Fence &fence) const override { return clock_ ? clock_->whenDone(fence) : NAN; }
+  void watch(Watcher watcher) override {
+    if (clock_)
+      clock_->watch(std::move(watcher));
+  }
 
 private:
   void copyNow(void *target, const void *source, uint64_t bytes);

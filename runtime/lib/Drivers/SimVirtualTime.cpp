@@ -29,6 +29,8 @@ double VirtualQueues::stagedSeconds(const WorkCost &cost, double linkRate) const
 }
 
 double VirtualQueues::duration(Queue queue, const WorkCost &cost) const {
+  if (cost.seconds > 0)
+    return cost.seconds + double(cost.hostBytes) / profile_.hostBytesPerSecond;
   if (uint64_t bytes = cost.linkBytes + cost.hostBytes; bytes && isOfDisk(queue) && profile_.diskLink) {
     const LinkSpeed &disk = *profile_.diskLink;
     return disk.latencySeconds +
@@ -68,7 +70,10 @@ uint64_t VirtualQueues::enqueue(Queue queue, const Fence &after, Work work) {
   requireReached(after, work.label.empty() ? "work" : work.label);
   std::lock_guard lock(mutex_);
   Timeline &timeline = timelines_[uint8_t(queue)];
-  timeline.end = std::max({timeline.end, now_, endOf(after)}) + duration(queue, work.cost);
+  double begin = std::max({timeline.end, now_, endOf(after)});
+  timeline.end = begin + duration(queue, work.cost);
+  if (watcher_)
+    watcher_({queue, work.label, work.cost, begin, timeline.end});
   timeline.ends.push_back(timeline.end);
   return timeline.passed + timeline.ends.size();
 }

@@ -14,7 +14,8 @@
 //
 // What the host copies for a transfer takes host bytes / bandwidth: before or
 // after the link, or chunk by chunk beside it (WorkCost::chunkBytes). On the queues of a
-// disk both are bytes of the disk.
+// disk both are bytes of the disk. An entry that says its seconds takes these
+// (WorkCost::seconds).
 //
 // The host's clock stands still but for waiting. The times of a step therefore
 // depend on nothing but the profile and the calls.
@@ -28,6 +29,7 @@
 
 #include "SimProfile.h"
 #include "SimQueues.h"
+#include "VirtualClock.h"
 #include <deque>
 #include <mutex>
 
@@ -48,6 +50,8 @@ public:
   double seconds() const;
   /// Returns the time at which `fence` is done, by the host's clock, which is now if it is done already.
   double whenDone(const Fence &fence) const;
+
+  void watch(VirtualClock::Watcher watcher) { watcher_ = std::move(watcher); }
 
   /// Makes the host do work of `queue` itself, between its entries, and wait for it.
   void waitFor(Queue queue, const WorkCost &cost);
@@ -70,6 +74,7 @@ private:
   mutable std::mutex mutex_;
   double now_ = 0;
   Timeline timelines_[queueCount];
+  VirtualClock::Watcher watcher_;
 };
 
 } // namespace segue::inline runtime

@@ -15,7 +15,8 @@
 #ifndef SEGUE_LIB_DRIVERS_VIRTUALCLOCK_H
 #define SEGUE_LIB_DRIVERS_VIRTUALCLOCK_H
 
-#include "segue/runtime/Fence.h"
+#include "segue/runtime/Device/Device.h"
+#include <functional>
 
 namespace segue::inline runtime {
 
@@ -24,6 +25,18 @@ public:
   /// Returns the time at which all of `fence`, which was enqueued, is done: by
   /// Device::seconds(), which does not move; now, if it is done.
   virtual double endOf(const Fence &fence) const = 0;
+
+  /// An entry of a queue, and when it begins and ends by Device::seconds().
+  struct Entry {
+    Queue queue;
+    std::string_view label;
+    const WorkCost &cost;
+    double begin, end;
+  };
+  using Watcher = std::function<void(const Entry &)>;
+  /// Has `watcher` told of each entry as it is enqueued, from here on; null: nobody. It calls no device. The thread that
+  /// submits calls this.
+  virtual void watch(Watcher watcher) = 0;
 
 protected:
   ~VirtualClock() = default;

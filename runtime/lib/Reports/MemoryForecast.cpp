@@ -9,6 +9,7 @@
 #include "../Drivers/DeviceOptions.h"
 #include "../Session/OwnDevice.h"
 #include "../Session/SealedCheckpoint.h"
+#include "Formatted.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -273,16 +274,8 @@ Json MemoryForecast::json() const {
 // Text
 //===----------------------------------------------------------------------===//
 
-static double mib(uint64_t bytes) { return double(bytes) / 1048576; }
 /// Rounds to a tenth of a percent; never gives -0.0.
 static double percent(double part) { return std::round(part * 1000) / 10 + 0.0; }
-
-/// Formats the values as printf does, in 512 characters at most.
-template <typename... Values> static std::string formatted(const char *format, Values... values) {
-  char buffer[512];
-  std::snprintf(buffer, sizeof buffer, format, values...);
-  return buffer;
-}
 
 std::string MemoryForecast::sentence(const FitAnswer &answer) const {
   if (!answer.fits)

@@ -463,7 +463,7 @@ void Session::State::runBackward() {
     tape.add(value, hyperTensor(device, *output, lossScale()));
   isUpdating = updatesInBackward();
   // Which backward is the last is known where a step's batches were given at once.
-  bool sends = isShared() && device->hasBytes() && waiting + 1 == int64_t(announced.size());
+  bool sends = isShared() && waiting + 1 == int64_t(announced.size());
   if (sends)
     reduction->beginBackward(modulesNow(), tape, options.events, !residency && !(services && services->wantsPlan()));
   tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);

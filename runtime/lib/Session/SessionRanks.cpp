@@ -158,6 +158,8 @@ void Session::State::agree() {
 }
 
 void Session::State::takeValuesOfRank0() {
+  if (!device->hasBytes())
+    return;
   Collectives &ranks = *options.collectives;
   std::vector<Tensor> held;
   for (size_t slot = 0; slot < table.size(); ++slot)
@@ -307,8 +309,7 @@ void Session::State::sendGradients() {
 int64_t Session::State::addOverRanks(StepResult &result) {
   if (!isShared())
     return waiting;
-  if (device->hasBytes())
-    sendGradients();
+  sendGradients();
   StepWord own{.isOverflowed = isOverflowed, .batches = waiting, .lossSum = lossSum};
   int64_t batches = 0;
   double losses = 0;

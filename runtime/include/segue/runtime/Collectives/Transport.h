@@ -19,9 +19,10 @@
 #ifndef SEGUE_RUNTIME_COLLECTIVES_TRANSPORT_H
 #define SEGUE_RUNTIME_COLLECTIVES_TRANSPORT_H
 
-#include "segue/runtime/Collectives/Collectives.h"
+#include "segue/runtime/Collectives/Interconnect.h"
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 namespace segue::inline runtime {
@@ -55,6 +56,8 @@ struct CollectiveOptions {
   /// Adds in the order of ranks, whatever the transport would do, so that sums have the bits of adding one after the
   /// other; takes memory for the parts of all ranks, and that much traffic. For tests of three ranks and more.
   bool addsInOrder = false;
+  /// The links whose time operations take on a device of virtual time. Others take the time they take.
+  std::optional<Interconnect> wires;
 };
 
 /// Makes the operations on tensors of `device` from a transport.

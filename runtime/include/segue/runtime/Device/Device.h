@@ -72,6 +72,9 @@ struct WorkCost {
   /// Bytes read and written in the device's own memory.
   uint64_t memoryBytes = 0;
   uint64_t flops = 0;
+  /// The seconds that the entry takes whatever the figures of the device are, as those of an interconnect, beside what
+  /// hostBytes take; 0 where these figures say it.
+  double seconds = 0;
 };
 
 /// A command names what a body gives, so that a device can give it once more without the body.

@@ -1,0 +1,299 @@
+//===- RankForecast.cpp - what several ranks will take --------------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Nothing is estimated but the time on the wires: the session of the run trains on the twin
+// of a rank's device, with collectives that reach nobody. What is on the network's queue
+// while the compute queue works is hidden.
+//
+//===----------------------------------------------------------------------===//
+
+#include "segue/runtime/Reports/RankForecast.h"
+#include "../Drivers/DeviceOptions.h"
+#include "../Drivers/VirtualClock.h"
+#include "../Session/OwnDevice.h"
+#include "../Session/SessionState.h"
+#include "../Session/ShardedStates.h"
+#include "../Session/SilentConfig.h"
+#include "Formatted.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Plan/InfeasibleBudget.h"
+#include "segue/runtime/Session/RunBudget.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace segue::inline runtime {
+
+/// The step that is told of: the first ones find nothing in its place yet. The one behind it is played, too, as messages
+/// may go on beside its beginning.
+static constexpr int toldStep = 3;
+
+std::string_view name(RankStrategy strategy) {
+  static constexpr std::string_view names[] = {"ddp", "zero1"};
+  return names[uint8_t(strategy)];
+}
+
+RankStrategy parseRankStrategy(const std::string &text) {
+  std::string known;
+  for (RankStrategy strategy : rankStrategies) {
+    if (name(strategy) == text)
+      return strategy;
+    known += (known.empty() ? "" : ", ") + std::string(name(strategy));
+  }
+  bool isKnownElsewhere = text == "zero2" || text == "zero3";
+  throw Error(ErrorCode::InvalidArgument, "there is no strategy \"" + text + "\"; there are " + known +
+                                              (isKnownElsewhere ? ": what no session does cannot be played" : ""));
+}
+
+Interconnect parseInterconnect(const std::string &text) {
+  static constexpr std::string_view keys[] = {"bandwidth", "latency"};
+  try {
+    DeviceOptions options("", "bandwidth=" + text);
+    options.requireKnown(keys);
+    Interconnect wires;
+    wires.bytesPerSecond = options.bytesPerSecond("bandwidth", wires.bytesPerSecond);
+    wires.latencySeconds = options.seconds("latency", wires.latencySeconds);
+    return wires;
+  } catch (const Error &error) { // which names a device
+    std::string what = error.what();
+    throw Error(ErrorCode::InvalidArgument, "an interconnect is written as 50GB/s,latency=5us, and not \"" + text +
+                                                "\"" + what.substr(std::min(what.find("\": ") + 1, what.size())));
+  }
+}
+
+static uint64_t dramOf(const std::string &twin) {
+  OwnDevice device(twin);
+  return device->memory().budget(Space::DeviceDram);
+}
+
+RankForecast::RankForecast(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options,
+                           RankRun run)
+    : twin_(virtualTwin(spec)), modules_(std::move(modules)), options_(std::move(options)), run_(run),
+      programBytes_(bytesForPrograms(spec, modules_)), budgetBytes_(run.budgetBytes.value_or(dramOf(twin_))) {}
+
+//===----------------------------------------------------------------------===//
+// Playing
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Notes when the queues of a device work.
+class BusyTimes {
+public:
+  explicit BusyTimes(VirtualClock &clock) : clock_(clock) {
+    clock_.watch([this](const VirtualClock::Entry &entry) { note(entry); });
+  }
+  ~BusyTimes() { clock_.watch(nullptr); }
+  BusyTimes(const BusyTimes &) = delete;
+  BusyTimes &operator=(const BusyTimes &) = delete;
+
+  /// Begins and ends the step that is told of.
+  void beginStep() {
+    isTold_ = true;
+    compute_.clear();
+  }
+  void endStep() { isTold_ = false; }
+  void giveTo(RankStep &step) const;
+
+private:
+  struct Interval {
+    double begin, end;
+  };
+  void note(const VirtualClock::Entry &entry) {
+    if (entry.queue == Queue::Compute) {
+      compute_.push_back({entry.begin, entry.end});
+      computeSeconds += isTold_ ? entry.end - entry.begin : 0;
+    } else if (!isTold_) {
+      return;
+    } else if (entry.queue == Queue::Network && entry.label == meetingLabel) {
+      ++meetings;
+      meetingSeconds += entry.end - entry.begin;
+    } else if (entry.queue == Queue::Network) {
+      network_.push_back({entry.begin, entry.end});
+      sentBytes += entry.cost.linkBytes;
+    }
+  }
+
+  VirtualClock &clock_;
+  /// By the order of their queues, so that intervals of one follow each other.
+  std::vector<Interval> compute_, network_;
+  bool isTold_ = false;
+  uint64_t sentBytes = 0, meetings = 0;
+  double computeSeconds = 0, meetingSeconds = 0;
+};
+} // namespace
+
+void BusyTimes::giveTo(RankStep &step) const {
+  step.messages = network_.size();
+  step.sentBytes = sentBytes;
+  step.meetings = meetings;
+  step.meetingSeconds = meetingSeconds;
+  step.computeSeconds = computeSeconds;
+  step.networkSeconds = step.hiddenSeconds = 0;
+  size_t first = 0;
+  for (const Interval &message : network_) {
+    step.networkSeconds += message.end - message.begin;
+    while (first < compute_.size() && compute_[first].end <= message.begin)
+      ++first;
+    for (size_t i = first; i < compute_.size() && compute_[i].begin < message.end; ++i)
+      step.hiddenSeconds += std::min(compute_[i].end, message.end) - std::max(compute_[i].begin, message.begin);
+  }
+}
+
+void RankForecast::playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step) const {
+  OwnDevice own(withDram(twin_, dram));
+  const DeviceRef &device = *own;
+  AllocationTrace trace(device->memory());
+  std::shared_ptr<Storage> programs; // what the device of a rank takes, and its twin does not
+  if (programBytes_)
+    programs = Storage::allocate(device, Space::DeviceDram, programBytes_, /*alignment=*/1,
+                                 device->memory().intern({.value = "(programs)"}));
+  SessionOptions same;
+  same.maxGradNorm = options_.maxGradNorm;
+  same.tied = options_.tied;
+  same.wires = options_.wires;
+  same.openSlab = options_.openSlab;
+  same.aliases = options_.aliases;
+  same.config = config;
+  same.warn = [](const std::string &) {}; // the run itself says it
+  same.sharding = step.strategy == RankStrategy::Zero1 ? Sharding::States : Sharding::None;
+  same.collectives = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  Session session(device, modules_, std::move(same));
+  session.allocateParameters();
+  std::vector<TensorMap> batches(run_.microBatches, batchWithoutValues(device, session.modules(), options_.wires));
+  uint64_t certified = config ? session.certify(run_.microBatches) : 0;
+  BusyTimes times(dynamic_cast<VirtualClock &>(*device));
+  StepResult last; // whoever takes a step may keep what it gave until the next has ended
+  for (int number = 1; number <= toldStep + 1; ++number) {
+    double begin = device->seconds();
+    if (number == toldStep)
+      times.beginStep();
+    last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));
+    if (number == toldStep)
+      times.endStep();
+    step.seconds = device->seconds() - begin; // a step ends where the next one would begin
+  }
+  device->drain();
+  times.giveTo(step);
+  DeviceMemory &memory = device->memory();
+  step.isPlanned = config.has_value();
+  step.liveBytes = memory.peakBytes(Space::DeviceDram);
+  step.bytes = config ? certified : trace.highest(device->reserveMemory(Space::DeviceDram, {}));
+  step.hostBytes = step.messageBytes = 0;
+  for (Space space : {Space::HostPinned, Space::Host}) {
+    if (!device->hasSpace(space))
+      continue;
+    step.hostBytes += memory.peakBytes(space);
+    for (const MemoryHolder &holder : memory.holders(space))
+      step.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
+  }
+}
+
+int RankForecast::fullestRank() const {
+  OwnDevice own(twin_);
+  std::vector<Module> modules = makeModules(*own, modules_);
+  ParameterTable table(modules, options_.tied);
+  std::vector<uint64_t> bytes(size_t(run_.ranks), 0);
+  ShardedStates shards(modules, table, run_.ranks);
+  for (const auto &[key, state] : shards.states())
+    bytes[size_t(state.rank)] += state.desc.spanBytes();
+  return int(std::ranges::max_element(bytes) - bytes.begin());
+}
+
+const RankStep &RankForecast::play(RankStrategy strategy) {
+  RankStep step{.strategy = strategy, .rank = strategy == RankStrategy::Zero1 ? fullestRank() : 0};
+  playOn("1024TiB", std::nullopt, step);
+  if (step.bytes > budgetBytes_) {
+    uint64_t wanted = step.bytes;
+    try {
+      playOn(std::to_string(budgetBytes_), silentConfig(RunBudget{budgetBytes_}.config(std::nullopt)), step);
+    } catch (const Error &error) {
+      if (error.code() != ErrorCode::BudgetInfeasible && error.code() != ErrorCode::DeviceOom)
+        throw;
+      step = {.strategy = strategy, .rank = step.rank};
+      step.why = "a step takes " + sizeText(wanted) + " as it is, there are " + sizeText(budgetBytes_) +
+                 ", and by a plan: " + error.what();
+    }
+  }
+  return steps_.emplace_back(std::move(step));
+}
+
+const RankStep *RankForecast::fastest() const {
+  const RankStep *best = nullptr;
+  for (const RankStep &step : steps_)
+    if (step.fits() && (!best || step.seconds < best->seconds))
+      best = &step;
+  return best;
+}
+
+//===----------------------------------------------------------------------===//
+// Answers
+//===----------------------------------------------------------------------===//
+
+Json RankForecast::json() const {
+  Json json{{"device", twin_},
+            {"ranks", run_.ranks},
+            {"interconnect",
+             {{"bytes_per_second", run_.wires.bytesPerSecond}, {"latency_seconds", run_.wires.latencySeconds}}},
+            {"budget_bytes", budgetBytes_},
+            {"micro_batches", run_.microBatches},
+            {"strategies", Json::array()},
+            {"fastest", nullptr}};
+  for (const RankStep &step : steps_)
+    json["strategies"].push_back({{"strategy", std::string(name(step.strategy))},
+                                  {"fits", step.fits()},
+                                  {"why", step.why},
+                                  {"rank", step.rank},
+                                  {"planned", step.isPlanned},
+                                  {"peak_bytes", step.bytes},
+                                  {"live_bytes", step.liveBytes},
+                                  {"host_bytes", step.hostBytes},
+                                  {"message_bytes", step.messageBytes},
+                                  {"messages", step.messages},
+                                  {"sent_bytes", step.sentBytes},
+                                  {"meetings", step.meetings},
+                                  {"seconds", step.seconds},
+                                  {"compute_seconds", step.computeSeconds},
+                                  {"network_seconds", step.networkSeconds},
+                                  {"hidden_seconds", step.hiddenSeconds},
+                                  {"meeting_seconds", step.meetingSeconds}});
+  if (const RankStep *best = fastest())
+    json["fastest"] = std::string(name(best->strategy));
+  return json;
+}
+
+std::string RankForecast::text() const {
+  std::string text = twin_ + formatted("\n%d ranks, %.4g GB/s and %.4g us between them, %s of the device for each\n",
+                                       run_.ranks, run_.wires.bytesPerSecond / 1e9, run_.wires.latencySeconds * 1e6,
+                                       sizeText(budgetBytes_).c_str());
+  text += formatted("\n%-8s %12s %12s %12s %12s %9s %12s %12s %8s\n", "per rank", "device MiB", "host MiB", "messages",
+                    "sent MiB", "in", "step ms", "network ms", "hidden");
+  for (const RankStep &step : steps_) {
+    if (!step.fits()) {
+      text += formatted("%-8s does not fit\n", std::string(name(step.strategy)).c_str());
+      continue;
+    }
+    double hidden = step.networkSeconds > 0 ? step.hiddenSeconds / step.networkSeconds * 100 : 0;
+    text += formatted("%-8s %12.2f %12.2f %12.2f %12.2f %9llu %12.3f %12.3f %7.1f%%\n",
+                      std::string(name(step.strategy)).c_str(), mib(step.bytes), mib(step.hostBytes),
+                      mib(step.messageBytes), mib(step.sentBytes), (unsigned long long)step.messages,
+                      step.seconds * 1e3, step.networkSeconds * 1e3, hidden);
+  }
+  text += "\n";
+  for (const RankStep &step : steps_) {
+    std::string strategy(name(step.strategy));
+    if (!step.fits())
+      text += strategy + " does not fit: " + step.why + "\n";
+    else if (step.isPlanned)
+      text += strategy + " fits by a plan, as train --budget makes one: tensors leave the device\n";
+  }
+  if (const RankStep *best = fastest(); best && steps_.size() > 1)
+    text += formatted("The fastest that fits is %s: %.3f ms\n", std::string(name(best->strategy)).c_str(),
+                      best->seconds * 1e3);
+  return text;
+}
+
+} // namespace segue::inline runtime

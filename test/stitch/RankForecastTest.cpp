@@ -1,0 +1,278 @@
+//===- RankForecastTest.cpp - a forecast is what ranks do -----------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Two and four ranks in this process train six models; what they send and hold at most is
+// compared with what was forecast.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Collectives/OnRanks.h"
+#include "DeepModel.h"
+#include "ErrorOf.h"
+#include "RandomTensors.h"
+#include "segue/runtime/Reports/RankForecast.h"
+#include <cstring>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sys/resource.h>
+
+using namespace segue;
+using namespace segue::test;
+
+static constexpr uint64_t bucketBytes = 3000;
+/// How many messages are under way at once is a matter of time; over wires as slow as these, all are.
+static constexpr Interconnect slowWires{.bytesPerSecond = 1e3, .latencySeconds = 1e-3};
+static constexpr int steps = 3;
+
+namespace {
+struct Model {
+  const char *name;
+  std::vector<const char *> files;
+  size_t microBatches = 1;
+};
+
+/// Counts what ranks give each other, by way of another transport.
+class CountingTransport final : public Transport {
+public:
+  explicit CountingTransport(std::shared_ptr<Transport> next) : next_(std::move(next)) {}
+
+  uint64_t messages = 0, sentBytes = 0, meetings = 0;
+
+  int rank() const override { return next_->rank(); }
+  int ranks() const override { return next_->ranks(); }
+  void allReduce(float *data, int64_t count) override {
+    add(RingTraffic::sum(uint64_t(count) * sizeof(float), ranks()));
+    next_->allReduce(data, count);
+  }
+  void reduceScatter(const float *whole, float *part, int64_t count) override {
+    add(RingTraffic::scatteredSum(uint64_t(count) * sizeof(float) * uint64_t(ranks()), ranks()));
+    next_->reduceScatter(whole, part, count);
+  }
+  /// Words of ranks are gathered; no session gathers tensors.
+  void allGather(const void *part, void *whole, uint64_t bytes) override {
+    ++meetings;
+    next_->allGather(part, whole, bytes);
+  }
+  void broadcast(void *data, uint64_t bytes, int root) override {
+    add(RingTraffic::broadcast(bytes, ranks()));
+    next_->broadcast(data, bytes, root);
+  }
+  void send(const void *data, uint64_t bytes, int to) override { next_->send(data, bytes, to); }
+  void receive(void *data, uint64_t bytes, int from) override { next_->receive(data, bytes, from); }
+  void abandon(std::string_view why) noexcept override { next_->abandon(why); }
+
+private:
+  void add(const RingTraffic &traffic) {
+    ++messages;
+    sentBytes += traffic.sentBytes;
+  }
+
+  std::shared_ptr<Transport> next_;
+};
+
+/// What a rank has sent in its last step, and held at most.
+struct Measured {
+  uint64_t messages = 0, sentBytes = 0, meetings = 0, peakBytes = 0, messageBytes = 0;
+};
+
+struct RankForecasts : testing::TestWithParam<const char *> {};
+} // namespace
+
+static const Model models[] = {{"mlp", {"deep"}},
+                               {"gpt", {"gpt.mlir"}},
+                               {"gpt with accumulation", {"gpt.mlir"}, 3},
+                               {"llama", {"llama.mlir"}},
+                               {"lora", {"lora.mlir"}},
+                               {"stitched", {"front.mlir", "back.mlir"}}};
+
+static const Binary &binaryOf(const std::string &file) {
+  static std::map<std::string, Binary> compiled;
+  if (auto found = compiled.find(file); found != compiled.end())
+    return found->second;
+  if (file == "deep")
+    return compiled.emplace(file, DeepModel{.layers = 4, .rows = 32, .width = 64}.compiled()).first->second;
+  std::ifstream stream(std::string(SEGUE_STITCH_INPUTS) + "/" + file);
+  std::string text(std::istreambuf_iterator<char>(stream), {});
+  CompileOptions options;
+  options.name = file;
+  options.training = true;
+  options.optimizer = "adamw";
+  options.v4 = false;
+  CompiledModule module(text, options);
+  if (!module.binary)
+    throw std::runtime_error(module.diagnostics);
+  return compiled.emplace(file, *module.binary).first->second;
+}
+
+static std::vector<SessionModule> modulesOf(const Model &model) {
+  std::vector<SessionModule> modules;
+  for (const char *file : model.files)
+    modules.push_back({file, binaryOf(file)});
+  return modules;
+}
+
+static Measured measure(const Rank &rank, const Model &model, RankStrategy strategy) {
+  auto counting = std::make_shared<CountingTransport>(rank.transport);
+  SessionOptions options;
+  options.collectives = makeCollectives(rank.device, counting, {.bucketBytes = bucketBytes});
+  options.sharding = strategy == RankStrategy::Zero1 ? Sharding::States : Sharding::None;
+  Session session(rank.device, modulesOf(model), std::move(options));
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, randomTensor(rank.device, info.desc.shape, uint32_t(info.key.back())));
+  TensorMap batch = batchWithoutValues(rank.device, session.modules(), {});
+  for (auto &[name, tensor] : batch)
+    std::memset(tensor.bytes(), tensor.element() == ElementType::f32 ? 0x3c : 0, tensor.desc().spanBytes());
+  std::vector<TensorMap> batches(model.microBatches, batch);
+  Measured before;
+  StepResult last;
+  for (int step = 0; step < steps; ++step) {
+    before = {.messages = counting->messages, .sentBytes = counting->sentBytes, .meetings = counting->meetings};
+    last = session.step(batches, 1e-3);
+    rank.device->drain();
+  }
+  Measured found{.messages = counting->messages - before.messages,
+                 .sentBytes = counting->sentBytes - before.sentBytes,
+                 .meetings = counting->meetings - before.meetings,
+                 .peakBytes = rank.device->memory().peakBytes(Space::DeviceDram)};
+  for (Space space : {Space::HostPinned, Space::Host})
+    for (const MemoryHolder &holder : rank.device->memory().holders(space))
+      found.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RankForecasts,
+                         testing::Values("cpu:threads=1", "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s"));
+
+// Messages, bytes and meetings of a step are those that were forecast; memory is within what was, and not far below.
+TEST_P(RankForecasts, AreWhatRanksDo) {
+  for (const Model &model : models)
+    for (int ranks : {2, 4}) {
+      RankForecast forecast(GetParam(), modulesOf(model), {},
+                            {.ranks = ranks,
+                             .wires = slowWires,
+                             .microBatches = model.microBatches,
+                             .bucketBytes = bucketBytes});
+      for (RankStrategy strategy : rankStrategies) {
+        SCOPED_TRACE(std::string(model.name) + ", " + std::to_string(ranks) + " ranks, " + std::string(name(strategy)));
+        const RankStep &planned = forecast.play(strategy);
+        EXPECT_TRUE(planned.fits()) << planned.why;
+        std::vector<Measured> found(static_cast<size_t>(ranks));
+        auto train = [&](Rank &rank) { found[size_t(rank.number())] = measure(rank, model, strategy); };
+        EXPECT_EQ(onRanks(ranks, GetParam(), train), nothing(ranks));
+        for (const Measured &rank : found) {
+          EXPECT_EQ(rank.messages, planned.messages);
+          EXPECT_EQ(rank.sentBytes, planned.sentBytes);
+          EXPECT_EQ(rank.meetings, planned.meetings);
+          EXPECT_LE(rank.peakBytes, planned.bytes);
+          EXPECT_GE(rank.peakBytes, planned.bytes / 2);
+          EXPECT_LE(rank.messageBytes, planned.messageBytes);
+        }
+        EXPECT_GT(planned.messages, 1u);
+      }
+    }
+}
+
+/// A model whose backward takes long beside its messages.
+static RankStep played(RankRun run, const char *device = "sim:virtual,dram=1GiB,link=100GB/s,latency=0us") {
+  static const Binary deep = DeepModel{.layers = 8, .rows = 4096, .width = 256}.compiled();
+  RankForecast forecast(device, {{"deep", deep}}, {}, run);
+  return forecast.play(RankStrategy::Ddp);
+}
+
+// Time is seen and not reckoned: messages that are short beside backward are hidden but for the last, and cost next to
+// nothing; those of slow wires are what a step takes.
+TEST(RankForecastTimes, OverlapIsSeen) {
+  RankRun fast{.ranks = 8, .wires = {.bytesPerSecond = 100e9, .latencySeconds = 1e-6}, .bucketBytes = 256 << 10};
+  RankRun slow = fast, alone = fast;
+  slow.wires.bytesPerSecond = 100e6;
+  alone.ranks = 1;
+  const char *device = "sim:virtual,dram=1GiB,link=100GB/s,latency=0us,flops=1TFLOP/s";
+  RankStep one = played(alone, device), quick = played(fast, device), held = played(slow, device);
+  EXPECT_EQ(one.messages, 0u);
+  EXPECT_EQ(one.networkSeconds, 0);
+  EXPECT_EQ(quick.messages, 8u);
+  EXPECT_GT(quick.hiddenSeconds, 0.8 * quick.networkSeconds);
+  EXPECT_LT(quick.seconds, one.seconds + quick.networkSeconds - quick.hiddenSeconds + quick.meetingSeconds + 100e-6);
+  EXPECT_LT(held.hiddenSeconds, 0.5 * held.networkSeconds);
+  EXPECT_GT(held.seconds, held.networkSeconds + 0.3 * one.seconds); // forward has none to send
+  EXPECT_EQ(held.sentBytes, quick.sentBytes);
+  EXPECT_EQ(quick.sentBytes, uint64_t(8 * 256 * 256 * 4 * 2) * 7 / 8);
+  // Figures of the wires, by hand.
+  EXPECT_NEAR(held.networkSeconds, double(held.sentBytes) / 100e6 + 8 * 14 * 1e-6, 1e-9);
+}
+
+TEST(RankForecastTimes, RefusesWithNumbers) {
+  RankStep planned = played({.ranks = 2, .budgetBytes = 48 << 20});
+  EXPECT_TRUE(planned.fits() && planned.isPlanned) << planned.why;
+  EXPECT_LE(planned.bytes, uint64_t(48 << 20));
+  RankStep refused = played({.ranks = 2, .budgetBytes = 1 << 20});
+  EXPECT_FALSE(refused.fits());
+  EXPECT_NE(refused.why.find("the smallest budget is"), std::string::npos) << refused.why;
+}
+
+/// A layer of 876 million parameters on its input `name`, and the loss of what the last one gives.
+static std::string hugeLayer(const std::string &name) {
+  return R"(
+func.func @forward(%x: tensor<2048x8192xf32> {segue.name = ")" + name + R"(", segue.role = #segue.role<input>},
+    %up: tensor<53500x8192xf32> {segue.name = "up", segue.role = #segue.role<parameter>},
+    %down: tensor<8192x53500xf32> {segue.name = "down", segue.role = #segue.role<parameter>})
+    -> (tensor<2048x8192xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
+  %u = segue.dot_general %x, %up batch [] x [] contract [1] x [1] {segue.block = "h"}
+      : tensor<2048x8192xf32>, tensor<53500x8192xf32> -> tensor<2048x53500xf32>
+  %g = segue.gelu tanh %u {segue.block = "h"} : tensor<2048x53500xf32>
+  %d = segue.dot_general %g, %down batch [] x [] contract [1] x [1] {segue.block = "h"}
+      : tensor<2048x53500xf32>, tensor<8192x53500xf32> -> tensor<2048x8192xf32>
+  %y = segue.add %x, %d {segue.block = "h"} : tensor<2048x8192xf32>
+  return %y : tensor<2048x8192xf32>
+})";
+}
+static const char *const hugeHead = R"(
+func.func @forward(%y: tensor<2048x8192xf32> {segue.name = "y", segue.role = #segue.role<input>})
+    -> (tensor<f32> {segue.name = "loss", segue.role = #segue.role<output>}) {
+  %s = segue.mul %y, %y : tensor<2048x8192xf32>
+  %loss = segue.reduce mean %s dims [0, 1] : tensor<2048x8192xf32> -> tensor<f32>
+  return %loss : tensor<f32>
+})";
+
+// One layer, compiled by itself and given eighty times, is a model of 70 billion parameters: its steps are played by a
+// plan, as 80 GiB do not hold it, within seconds and without memory of its size.
+TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
+  CompileOptions options;
+  options.training = true;
+  options.optimizer = "adamw";
+  options.v4 = false;
+  CompiledModule first(hugeLayer("batch"), options), layer(hugeLayer("x"), options), head(hugeHead, options);
+  ASSERT_TRUE(first.binary && layer.binary && head.binary) << layer.diagnostics << head.diagnostics;
+  std::vector<SessionModule> modules(80, {"", *layer.binary});
+  modules[0].binary = *first.binary; // nobody but the batch gives it its input
+  modules.push_back({"", *head.binary});
+  RankForecast forecast("sim:virtual,dram=80GiB,pinned=2TiB,link=50GB/s,flops=400TFLOP/s,membw=3000GB/s", modules, {},
+                        {.ranks = 64});
+  uint64_t parameterBytes = 80 * 2 * uint64_t(53500) * 8192 * 4;
+  const RankStep &step = forecast.play(RankStrategy::Ddp);
+  EXPECT_TRUE(step.fits() && step.isPlanned) << step.why;
+  EXPECT_LE(step.bytes, uint64_t(80) << 30);
+  EXPECT_EQ(step.sentBytes, 2 * parameterBytes / 64 * 63);
+  EXPECT_EQ(forecast.fastest(), &step);
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";
+}
+
+TEST(RankForecastTimes, TextsAreChecked) {
+  EXPECT_EQ(parseInterconnect("12.5GB/s,latency=2us").bytesPerSecond, 12.5e9);
+  EXPECT_EQ(parseInterconnect("12.5GB/s,latency=2us").latencySeconds, 2e-6);
+  EXPECT_EQ(parseInterconnect("1GB/s").latencySeconds, Interconnect().latencySeconds);
+  for (const char *text : {"", "50", "0GB/s", "50GB/s,late=3us", "50GB/s,latency=3"})
+    EXPECT_NE(errorOf([&] { parseInterconnect(text); }).second.find("written as 50GB/s,latency=5us"),
+              std::string::npos)
+        << text;
+  EXPECT_NE(errorOf([] { parseRankStrategy("ddpp"); }).second.find("there is no strategy \"ddpp\"; there are ddp"),
+            std::string::npos);
+}
