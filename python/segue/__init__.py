@@ -27,7 +27,7 @@ from .dynamo import BackendReport, backend_report
 from .errors import (
     BudgetInfeasibleError, CompileError, ConfigError, CorruptFileError, Error, ExportError, FallbackWarning, FileError, IndexOutOfRangeError,
     InvalidArgumentError, LayoutMismatchError, MissingInputError, MissingWeightError, NameUnknownError, NanLossError, NativeCodeRefusedError,
-    OutOfMemoryError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
+    OutOfMemoryError, RankFailedError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
 )
 from .fitting import FitRow, FitTable, fit, fit_table
 from .memory import Memory
@@ -47,7 +47,7 @@ __all__ = [
     "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
     "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop",
-    "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
+    "RankFailedError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
     "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
     "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
 ]

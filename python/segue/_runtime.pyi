@@ -231,12 +231,24 @@ class Claim:
     def __enter__(self) -> Claim: ...
     def __exit__(self, *_: Any) -> None: ...
 
+class Collectives:
+    """What ranks do together, over a transport that is written in Python (segue/distributed.py)."""
+    @staticmethod
+    def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False) -> Collectives: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    def exchange(self, what: str, message: str) -> list[str]:
+        """One message of each rank, in their order."""
+
 class Session:
     def __init__(self, device: Device, modules: Sequence[tuple[str, Binary]], max_grad_norm: float = 0.0, seed: int = 0,
                  tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
                  config: str | os.PathLike[str] | None = None, config_text: str | None = None,
                  record_events: str | os.PathLike[str] | None = None, events: EventSink | None = None,
-                 aliases: Sequence[tuple[str, str]] = (), loss_scaling: tuple[float, float, float, int] | None = None) -> None:
+                 aliases: Sequence[tuple[str, str]] = (), loss_scaling: tuple[float, float, float, int] | None = None,
+                 collectives: Collectives | None = None) -> None:
         """`loss_scaling`: scale, growth, backoff, interval."""
     def set_trained(self, modules: Sequence[tuple[str, Binary]], step_lags: Sequence[int]) -> None: ...
     @property

@@ -135,8 +135,10 @@ class EarlyStop(Callback):
 
     def on_save(self, run: "Run") -> None:
         while len(self._files) > 1:  # no checkpoint names them any more
+            file = self._files.pop(0)
             with contextlib.suppress(FileNotFoundError):
-                os.remove(_beside(run, self._files.pop(0)))
+                if run.trainer.rank == 0:
+                    os.remove(_beside(run, file))
 
     def on_end(self, run: "Run") -> None:
         if run.error is None and self.restore_best and self.best_step and self.best_step != run.step:
@@ -152,7 +154,8 @@ class EarlyStop(Callback):
             self._kept = {name: tensor.clone() for name, tensor in weights.items()}
             return
         file = f"{os.path.basename(run.checkpoint)}.best-{run.step}"
-        save_tensors(_beside(run, file), weights)
+        if run.trainer.rank == 0:
+            save_tensors(_beside(run, file), weights)
         self._files = [*(other for other in self._files if other != file), file]
 
     def state_dict(self) -> dict[str, Any]:

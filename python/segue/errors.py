@@ -149,6 +149,15 @@ class StateTornError(Error):
     code = "STATE_TORN"
 
 
+class RankFailedError(Error, ConnectionError):
+    """Another rank has failed, ended or does something else; the message names it. The state of the last finished step is kept."""
+
+    code = "RANK_FAILED"
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class OutOfMemoryError(Error, MemoryError):
     """A device ran out of memory."""
 

@@ -22,7 +22,8 @@ from . import _runtime
 from .batches import BatchNames, split
 from .bound_parameters import BoundParameter
 from .budgets import loop_of
-from .errors import InvalidArgumentError, MissingWeightError
+from .distributed import ranks_for
+from .errors import InvalidArgumentError, MissingWeightError, RankFailedError, UnsupportedError
 from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
@@ -106,6 +107,17 @@ class Trainer(Checkpoints):
     aliases : sequence of pairs
         What the slab of the config and files of weights may call parameters: runs of names that mean the same, as
         ``("fc.base", "fc")`` for an adapter around ``fc``. The component ``orig`` of an adapter may always be missing.
+    distributed : str, optional
+        ``ddp``: several processes that `torchrun` has started train together, each on batches of its own. Gradients are added up over gloo
+        while backward goes on, parameters and seed are those of rank 0, and losses the mean over all ranks. Each rank makes the same trainers and calls of `step`, `fit`,
+        `evaluate_on` and `gradients`, in one order. Rank 0 alone writes files and draws bars; see the guide "ranks".
+    process_group : ProcessGroup, optional
+        Of `torch.distributed`: those who train together. Default: all ranks.
+    bucket_mb : float, optional
+        The MiB of gradients in a message; default: 25.
+    reduction : str, optional
+        ``ordered`` adds gradients in the order of ranks, so that N ranks have the bits of one with ``grad_accumulation=N``; costs the memory and traffic of
+        the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo takes.
 
     Raises
     ------
@@ -116,7 +128,9 @@ class Trainer(Checkpoints):
     FileError
         The config cannot be read, or there is no such folder for the logs.
     InvalidArgumentError
-        No such device, or options that it does not know.
+        No such device, or options that it does not know; several ranks without a process group.
+    RankFailedError
+        Another rank trains in another way, or did not come.
 
     Examples
     --------
@@ -130,7 +144,8 @@ class Trainer(Checkpoints):
                  precision: str | None = None, loss_scale: LossScale | None = None, device: str | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
-                 report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = ()):
+                 report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = (),
+                 distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None):
         if isinstance(modules, torch.nn.Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -161,6 +176,13 @@ class Trainer(Checkpoints):
         if precision is not None:
             for module in named.values():
                 module.to_precision(precision)
+        self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction)
+        # As with files: runs once, when the trainer goes or when Python ends.
+        self._leave = weakref.finalize(self, self._ranks.leave)
+        if not self._ranks.writes:
+            trace = report = None
+        if seal is not None and self._ranks.are_several:
+            raise UnsupportedError("a sealed checkpoint lies in the spill folder of one process, and several ranks have one each; leave seal away, and use save")
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
@@ -198,6 +220,7 @@ class Trainer(Checkpoints):
                                        "compile the modules without one, and give budget= to the trainer, or give it another device")
         for name, module in named.items():
             require_on(self._device.name, module._weights.everything(), f"module {name!r} of the trainer")
+        self._ranks.join(self._device)
         self._statistics = statistics_of(config)
         self._frozen: Frozen | None = None  # as the modules were captured
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
@@ -205,7 +228,7 @@ class Trainer(Checkpoints):
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
-            aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given())
+            aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given(), collectives=self._ranks.collectives)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         self._hooks: list[GradientHook] = []
@@ -223,6 +246,17 @@ class Trainer(Checkpoints):
         self._seal_path = None if seal is None else os.fspath(seal)
         if seal is not None:
             self._session.seal_at(self._seal_path)
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """Refuses ranks that would train in other ways. What the programs compute with, the runtime does not compare."""
+        ways = self._ranks.exchange("trainers", {
+            "the optimizer": repr(self.optimizer.key()), "the trained modules": list(self.modules),
+            "their precision": [module.precision for module in self.modules.values()], "reduction": self._ranks.adds_in_order})
+        for rank, way in enumerate(ways):
+            for what, value in way.items():
+                if value != ways[0][what]:
+                    raise RankFailedError(f"RANK_FAILED: {what} differs: rank 0 has {ways[0][what]}, and rank {rank} has {value}; every rank trains in the same way")
 
     def _binary(self, name: str, program: Program) -> "_runtime.Binary":
         """The binary of a program of the module `name`, as it trains now."""
@@ -303,7 +337,8 @@ class Trainer(Checkpoints):
     def __repr__(self) -> str:
         count = sum(math.prod(p.shape) for p in self._session.parameters if p.trained)
         modules = ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
-        return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r})"
+        return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
+            f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
 
     def _named(self, given: tuple, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch by name of what a method was given without and with names."""
@@ -341,6 +376,8 @@ class Trainer(Checkpoints):
         InvalidArgumentError
             A parameter is no longer the tensor that the trainer was made with (``param.data = ...``), or its values were changed
             in PyTorch while the trainer has them on a device of its own; both would be lost silently.
+        RankFailedError
+            Another rank cannot take the step, and the message says which and why, or it has ended; nothing has changed on any.
         """
         self._check_bound()
         rates = self.optimizer.rates(self.step_count)
@@ -352,7 +389,11 @@ class Trainer(Checkpoints):
         batches = self._micro_batches(self._named(given, batch), order)
         begin = time.perf_counter()
         with WholeStep(), order:
-            self.last = self._session.step(batches, rates, hooks)
+            try:
+                self.last = self._session.step(batches, rates, hooks)
+            except Exception as error:
+                self._ranks.told(error)
+                raise
             if self._report is not None:
                 self._report.add_step(self.last, time.perf_counter() - begin)
         return self.last.loss
@@ -373,7 +414,9 @@ class Trainer(Checkpoints):
             save_every: int | None = None, resume: bool = False, progress: bool = False) -> History:
         """Steps over batches, with evaluations, callbacks and checkpoints on the way.
 
-        However it ends, by Ctrl-C or an error too, the PyTorch modules have the values of the last finished step.
+        However it ends, by Ctrl-C or an error too, the PyTorch modules have the values of the last finished step. Several ranks call it alike, each with batches
+        of its own, and end together: an error of one ends the others, and so does what one is asked to stop by. The checkpoint has where each rank
+        is in its data; callbacks are called on every rank.
 
         Parameters
         ----------
@@ -425,9 +468,11 @@ class Trainer(Checkpoints):
         >>> trainer.fit(loader, epochs=10, evaluate_on=held_out, callbacks=[segue.EarlyStop(patience=2)],
         ...             checkpoint="run.safetensors", save_every=500, resume=True)
         """
-        return Run(self, batches, epochs=epochs, steps=steps, evaluate_on=evaluate_on, evaluate_every=evaluate_every, metrics=metrics,
-                   callbacks=callbacks, scheduler=scheduler, schedule_by=schedule_by, to_batch=to_batch, checkpoint=checkpoint,
-                   save_every=save_every, resume=resume, progress=progress).go()
+        run = Run(self, batches, epochs=epochs, steps=steps, evaluate_on=evaluate_on, evaluate_every=evaluate_every, metrics=metrics,
+                  callbacks=callbacks, scheduler=scheduler, schedule_by=schedule_by, to_batch=to_batch, checkpoint=checkpoint,
+                  save_every=save_every, resume=resume, progress=progress)
+        with self._ranks.telling("fit"):
+            return run.go()
 
     @property
     def calibration_samples(self) -> int:
@@ -578,6 +623,8 @@ class Trainer(Checkpoints):
                     to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
         """Means over all rows of held-out batches, by name: of the scalar outputs of the last module, and of metrics.
 
+        Several ranks call it together, each with held-out batches of its own, and get the means over the rows of all.
+
         Parameters
         ----------
         batches : iterable
@@ -590,11 +637,13 @@ class Trainer(Checkpoints):
         ------
         InvalidArgumentError
             There is no batch, or nothing to take a mean of.
+        RankFailedError
+            Another rank cannot evaluate.
         """
-        return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {})
+        return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {}, self._ranks)
 
     def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
-        """Loss and gradients of every trained parameter on one batch, without a step."""
+        """Loss and gradients of every trained parameter on one batch, without a step. Several ranks call it together, and get those of their own batches."""
         self._check_bound()
         batch, _ = self._sizes.padded(self._named(given, batch))
         self._sizes.ensure(batch)
@@ -716,6 +765,16 @@ class Trainer(Checkpoints):
         self.close()
 
     # --- state ----------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank among those that train together; 0 where there is one."""
+        return self._ranks.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks train together."""
+        return self._ranks.count
 
     @property
     def step_count(self) -> int:

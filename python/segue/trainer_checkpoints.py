@@ -67,9 +67,12 @@ class Checkpoints:
     def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
-        `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``.
+        `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
+        values, the first one writes, and the others do nothing.
         """
-        self._session.save(os.fspath(path), self._notes_text(notes))
+        text = self._notes_text(notes)
+        if self._ranks.writes:
+            self._session.save(os.fspath(path), text)
 
     def seals_at(self, path: str | os.PathLike) -> bool:
         """Whether the trainer was given this path as `seal`."""
@@ -123,8 +126,9 @@ class Checkpoints:
             raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
     def save_weights(self, path: str | os.PathLike) -> None:
-        """Writes parameters and buffers alone, as safetensors."""
-        save_tensors(path, self.parameters())
+        """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does."""
+        if self._ranks.writes:
+            save_tensors(path, self.parameters())
 
 
 def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:

@@ -22,7 +22,7 @@ from . import _runtime
 from .batches import BatchNames
 from .callbacks import Progress, check_callback
 from .cursor import Cursor
-from .errors import Error, InvalidArgumentError
+from .errors import Error, InvalidArgumentError, RankFailedError
 from .evaluation import Metric
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ class Run:
             raise InvalidArgumentError(f"epochs of fit is {epochs}, and an iterator gives its batches once; give a DataLoader or a list")
         for callback in callbacks:
             check_callback(callback)
-        if checkpoint is not None:
+        if checkpoint is not None and trainer._ranks.writes:
             _runtime.check_output(os.fspath(checkpoint))  # not after the first epoch
         self.trainer, self.history = trainer, History()
+        self._ranks = trainer._ranks
         self.step, self.loss, self.metrics = 0, float("nan"), {}
         self.epochs = 1 if epochs is None and (steps is None or self._cursor.is_once) else epochs
         self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
@@ -116,7 +117,7 @@ class Run:
         self._steps = steps
         self._evaluate_on, self._evaluate_every, self._metrics = evaluate_on, evaluate_every, metrics
         self._with_states = [each for each in callbacks if hasattr(each, "state_dict") and hasattr(each, "load_state_dict")]
-        self._listeners = [*([Progress()] if progress else []), *callbacks]
+        self._listeners = [*([Progress()] if progress and self._ranks.writes else []), *callbacks]
         self._scheduler, self._schedule_by = scheduler, schedule_by
         self._to_batch = to_batch
         self._save_every, self._resume = save_every, resume
@@ -151,9 +152,10 @@ class Run:
     def go(self) -> History:
         """Runs to the end. The PyTorch modules have the values of the last finished step then, whatever ends it."""
         try:
-            if self._resume and os.path.exists(self.checkpoint):
+            if self._is_to_resume():
                 self._load()
             self._tell("on_begin")
+            self._agree("the beginning of fit")
             while not self._is_over() and self._go_through_epoch():
                 pass
             if self.evaluates and self.step and (not self.history.evaluations or self.history.evaluations[-1].step != self.step):
@@ -170,6 +172,24 @@ class Run:
         self.trainer.sync()
         self._tell("on_end")
         return self.history
+
+    def _is_to_resume(self) -> bool:
+        """Whether there is a checkpoint to go on from. Refuses ranks whose runs are others."""
+        own = {"checkpoint": self._resume and os.path.exists(self.checkpoint), "batches per epoch": self._cursor.batches_per_epoch, "epochs": self.epochs, "steps": self._steps,
+               "save_every": self._save_every, "evaluate_every": self._evaluate_every, "evaluations": self.evaluates}
+        first, *others = self._ranks.exchange("fit", own)
+        for rank, of_rank in enumerate(others, 1):
+            for what, value in of_rank.items():
+                if value != first[what]:
+                    raise RankFailedError(f"RANK_FAILED: {what} of fit: rank 0 has {first[what]}, and rank {rank} has {value}; every rank takes the same "
+                                          "steps, a DistributedSampler gives each as many batches, and all read the checkpoint of rank 0")
+        return own["checkpoint"]
+
+    def _agree(self, when: str) -> None:
+        """What one rank is asked to stop by, all stop by."""
+        for rank, stopped in enumerate(self._ranks.exchange(when, self.stopped)):
+            if stopped and not self.stopped:
+                self.stop(f"rank {rank}: {stopped}")
 
     def _is_over(self) -> bool:
         return bool(self.stopped) or self.step == self._steps or self.epoch == self.epochs
@@ -203,6 +223,7 @@ class Run:
         self._tell("on_step")
         if self._evaluate_every and self.step % self._evaluate_every == 0:
             self._evaluate()
+        self._agree(f"fit after step {self.step}")
         if self._save_every and self.step % self._save_every == 0:
             self._save()
 
@@ -212,6 +233,7 @@ class Run:
         if self._schedule_by == "epoch":
             self._schedule()
         self._tell("on_epoch")
+        self._agree(f"fit after epoch {self.epoch + 1}")
         self._cursor.next_epoch()
         if self.checkpoint is not None and self._save_every is None:
             self._save()
@@ -245,7 +267,10 @@ class Run:
         if self._scheduler is not None:
             state["scheduler"] = self._scheduler.state_dict()
             state["rates"] = [group["lr"] for group in self._scheduler.optimizer.param_groups]
-        notes = {"fit": {"step": self.step, "epoch": self.epoch, "batch": self.batch, "loss": self.loss, "state": _packed(state)}}
+        own, *others = self._ranks.exchange(f"checkpoint at step {self.step}", _packed(state))
+        notes = {"fit": {"step": self.step, "epoch": self.epoch, "batch": self.batch, "loss": self.loss, "state": own}}
+        if others:
+            notes["fit"]["others"] = others  # of the ranks behind the first one
         if self.trainer.seals_at(self.checkpoint):
             self.trainer.seal(notes=notes)
         else:
@@ -258,7 +283,12 @@ class Run:
         if notes is None:
             raise InvalidArgumentError(f"{self.checkpoint} is a checkpoint that fit has not written, which does not say where in the data it was; load "
                                        "it by trainer.resume(...), and fit from the first batch without resume=True")
-        state = _unpacked(notes["state"])
+        states = [notes["state"], *notes.get("others", [])]
+        if len(states) != self._ranks.count:
+            raise InvalidArgumentError(f"{self.checkpoint} is of a run of {len(states)} rank{'s' * (len(states) > 1)}, and says where in its data each was; there "
+                                       f"{'are' if self._ranks.count > 1 else 'is'} {self._ranks.count} now. Load it by trainer.resume(...), and fit from the first batch "
+                                       "without resume=True")
+        state = _unpacked(states[self._ranks.rank])
         had, has = [name for name, _ in state["callbacks"]], [type(each).__name__ for each in self._with_states]
         if had != has:
             raise InvalidArgumentError(f"{self.checkpoint} has the states of {', '.join(had) or 'no callbacks'}, and this run has {', '.join(has) or 'none with a state'}; "

@@ -11,6 +11,8 @@ from __future__ import annotations
 import signal
 import threading
 
+from .errors import RankFailedError
+
 
 class WholeStep:
     """Keeps KeyboardInterrupt back until what is inside has ended, so that nothing of a finished step is lost."""
@@ -26,8 +28,9 @@ class WholeStep:
     def _note(self, number, frame):
         self._came = True
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind, error, _):
         if self._holds:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            if self._came and kind is None:
-                raise KeyboardInterrupt
+            # Ctrl-C comes to all ranks of a terminal, and may have ended another one first.
+            if self._came and (kind is None or issubclass(kind, RankFailedError)):
+                raise KeyboardInterrupt from error

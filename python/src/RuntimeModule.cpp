@@ -14,6 +14,7 @@
 
 #include "Errors.h"
 #include "PlanBinding.h"
+#include "RanksBinding.h"
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
@@ -436,7 +437,8 @@ static void bindSession(nb::module_ &m) {
              int64_t seed, const python::Ties &tied, const python::Wires &wires,
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
              const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases,
-             const std::optional<std::tuple<double, double, double, int64_t>> &lossScaling) {
+             const std::optional<std::tuple<double, double, double, int64_t>> &lossScaling,
+             std::shared_ptr<Collectives> collectives) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             if (lossScaling) {
               auto [scale, growth, backoff, interval] = *lossScaling;
@@ -445,9 +447,12 @@ static void bindSession(nb::module_ &m) {
             }
             options.seed = seed;
             options.events = events;
-            options.log = [](const std::string &text) {
+            // What is said of a run is the same on all ranks: once is enough.
+            const char *level = collectives && collectives->rank() ? "debug" : "info";
+            options.collectives = std::move(collectives);
+            options.log = [level](const std::string &text) {
               nb::gil_scoped_acquire gil; // a step runs without
-              nb::module_::import_("logging").attr("getLogger")("segue").attr("info")("%s", text);
+              nb::module_::import_("logging").attr("getLogger")("segue").attr(level)("%s", text);
             };
             options.config = configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
@@ -463,7 +468,7 @@ static void bindSession(nb::module_ &m) {
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
           "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(),
-          "loss_scaling"_a = nb::none(), nb::keep_alive<1, 11>())
+          "loss_scaling"_a = nb::none(), "collectives"_a = nb::none(), nb::keep_alive<1, 11>())
       .def(
           "add_sizes",
           [](Session &session, const python::NamedBinaries &modules, bool areForEvaluation) {
@@ -507,6 +512,7 @@ static void bindSession(nb::module_ &m) {
                                  function(gradient);
                                }});
             nb::gil_scoped_release release;
+            python::RanksAtRest atRest(session.device());
             return session.step(std::span<const TensorMap>(maps), LearningRates(std::move(rates)), calls);
           },
           "micro_batches"_a, "rates"_a, "hooks"_a = std::vector<std::pair<std::string, nb::callable>>())
@@ -515,6 +521,7 @@ static void bindSession(nb::module_ &m) {
           [](Session &session, const nb::dict &batch) {
             TensorMap map = tensorMap(batch);
             nb::gil_scoped_release release;
+            python::RanksAtRest atRest(session.device());
             return session.forwardBackward(map);
           },
           "batch"_a)
@@ -721,6 +728,7 @@ NB_MODULE(_runtime, m) {
   bindModule(m);
   bindFiles(m);
   bindSubmit(m);
+  python::bindRanks(m);
   bindSession(m);
   python::bindPlan(m);
   python::bindSlab(m);

@@ -145,7 +145,7 @@ def test_the_guide_is_true(model):
 
 
 def trained(model, **options):
-    """Losses of five steps of a small network, its weights after them, and its trainer's figures."""
+    """Losses of five steps of a small network, its weights after them, a checkpoint, the trainer, and its states before the checkpoint."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 8))
     x, y = torch.randn(256, 64), torch.randn(256, 8)
@@ -162,21 +162,24 @@ def trained(model, **options):
     # A device of this test's own: others measure what theirs holds at most.
     module = segue.compile(Regression(), (x, y), device="cpu:threads=3")
     trainer = segue.Trainer([module], optimizer=segue.AdamW(lr=1e-2), clip_grad_norm=0.5, **options)
-    losses = trainer.fit([{"x": x, "y": y}] * 5)
+    losses = [trainer.step(x=x, y=y) for _ in range(5)]
+    states = trainer.state_dict()["state"]  # before anything else asks for what the device has
+    trainer.sync()
     trainer.save(model / "trainer.safetensors")
-    return losses, [parameter.detach().clone() for parameter in net.parameters()], load_file(model / "trainer.safetensors"), trainer
+    return losses, [parameter.detach().clone() for parameter in net.parameters()], load_file(model / "trainer.safetensors"), trainer, states
 
 
 def test_a_trainer_keeps_to_a_budget(model):
-    losses, weights, checkpoint, trainer = trained(model)
+    losses, weights, checkpoint, trainer, expected = trained(model)
     with pytest.raises(segue.BudgetInfeasibleError, match="the smallest budget is") as refused:
         trained(model, budget="64KiB", spill_dir=model / "spill")
     least = int(re.search(r"the smallest budget is (\d+) bytes", str(refused.value))[1])
     for budget in (least, f"{least * 3 // 2 >> 10}KiB"):
-        found, values, saved, _ = trained(model, budget=budget, spill_dir=model / "spill")
+        found, values, saved, _, states = trained(model, budget=budget, spill_dir=model / "spill")
         assert found == losses
         assert all(torch.equal(a, b) for a, b in zip(values, weights))
         assert saved.keys() == checkpoint.keys() and all(np.array_equal(saved[name], checkpoint[name]) for name in saved)
+        assert states.keys() == expected.keys() and all(torch.equal(states[name], expected[name]) for name in states)
     free = trainer.memory(device="sim:dram=64MiB").unconstrained.peak_bytes
     assert least < 0.7 * free, "what does not fit into the budget has been away"
     with pytest.raises(segue.InvalidArgumentError, match="give the budget, too"):
@@ -187,14 +190,14 @@ def test_a_trainer_keeps_to_a_budget(model):
 
 def test_tiers_of_a_config(model):
     """A device with a link, a megabyte of the host's memory and the disk below that, by the config of a run."""
-    losses, weights, checkpoint, _ = trained(model)
+    losses, weights, checkpoint, _, _ = trained(model)
     sim = "sim:threads=3,link=16GB/s,latency=0s"
     with pytest.raises(segue.BudgetInfeasibleError) as refused:
         trained(model, device=sim, budget="64KiB", spill_dir=model / "spill")
     least = int(re.search(r"the smallest budget is (\d+) bytes", str(refused.value))[1])
     tiers = {"device_dram_mb": 1.1 * least / MIB, "host_mb": 1, "disk": str(model / "spill"), "disk_mb": 64}
     config = {"memory": {"tiers": tiers}}
-    found, values, saved, trainer = trained(model, device=sim, config=config)
+    found, values, saved, trainer, _ = trained(model, device=sim, config=config)
     assert found == losses
     assert all(torch.equal(a, b) for a, b in zip(values, weights))
     assert saved.keys() == checkpoint.keys() and all(np.array_equal(saved[name], checkpoint[name]) for name in saved)
@@ -284,7 +287,7 @@ def test_pytorch_keeps_no_copy_of_the_weights(model):
 
 
 def test_a_trainer_gives_memory_and_disk_back(model):
-    _, _, _, trainer = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
+    *_, trainer, _ = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
     of_spill = lambda: [line for line in Path("/proc/self/maps").read_text().splitlines() if str(model / "spill") in line]  # noqa: E731
     gc.collect()
     assert len(of_spill()) == 1  # that of this trainer, and of none before
@@ -294,7 +297,7 @@ def test_a_trainer_gives_memory_and_disk_back(model):
 
 
 def test_a_capacity_is_the_most_on_the_disk(model):
-    _, _, _, trainer = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
+    *_, trainer, _ = trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64MiB")
     assert 0 < sum(trainer.held()["disk"].values()) <= 64 * MIB
     with pytest.raises(segue.Error, match="(?i)disk"):
         trained(model, budget="6MiB", spill_dir=model / "spill", spill_capacity="64KiB")

@@ -219,7 +219,7 @@ int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const std::optional<LossScaling> &Session::lossScaling() const { return state_->options.lossScaling; }
 const TensorMap &Session::state() const {
-  state_->makeDeferred();
+  state_->flush(); // states may be newer on the device
   return state_->optimizerState;
 }
 

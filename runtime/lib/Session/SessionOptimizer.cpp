@@ -339,7 +339,7 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
                                                         : "; parameters and optimizer state are those of step " +
                                                               std::to_string(s.step)));
     if (result.isSkipped) {
-      s.agreeToUpdate(result);
+      s.agreeToUpdate(result, rates);
       result.outputs = std::move(s.lastOutputs);
       result.step = s.step;
       s.abort();
@@ -356,7 +356,7 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward && !s.plans[m].isInForward)
         scalars[m] =
             s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
-    s.agreeToUpdate(result);
+    s.agreeToUpdate(result, rates);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;

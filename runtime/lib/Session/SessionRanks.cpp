@@ -212,13 +212,15 @@ void Session::State::takeValuesOfRank0() {
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
   return textOf(Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches,
-                             std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.why}));
+                             std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
+                             word.why}));
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
   return {told[0], told[1], told[2], told[3], std::bit_cast<double>(told[4].get<uint64_t>()),
-          std::bit_cast<double>(told[5].get<uint64_t>()), told[6]};
+          std::bit_cast<double>(told[5].get<uint64_t>()), told[6].get<std::vector<double>>(),
+          told[7]};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
@@ -322,10 +324,25 @@ int64_t Session::State::addOverRanks(StepResult &result) {
   return batches;
 }
 
-void Session::State::agreeToUpdate(const StepResult &result) {
+/// Throws where a rank would update by other learning rates than rank 0: parameters would go apart unseen.
+static void requireSameRates(const std::vector<StepWord> &words, int64_t step) {
+  for (size_t rank = 1; rank < words.size(); ++rank)
+    for (size_t group = 0; group < words[0].rates.size(); ++group)
+      if (group >= words[rank].rates.size() || words[rank].rates[group] != words[0].rates[group])
+        throw Error(ErrorCode::RankFailed, "step " + std::to_string(step) + ": learning rates differ: rank 0 has " +
+                                               Json(words[0].rates).dump() + ", and rank " + std::to_string(rank) +
+                                               " has " + Json(words[rank].rates).dump() +
+                                               "; every rank takes a step with the same ones");
+}
+
+void Session::State::agreeToUpdate(const StepResult &result, const LearningRates &rates) {
   if (!isShared())
     return;
-  std::vector<StepWord> words = meetOnce({.gradNorm = result.gradNorm});
+  StepWord own{.gradNorm = result.gradNorm};
+  for (size_t group = 0; group < rates.size(); ++group)
+    own.rates.push_back(rates[group]);
+  std::vector<StepWord> words = meetOnce(own);
+  requireSameRates(words, step + 1);
   for (size_t rank = 1; rank < words.size(); ++rank)
     if (std::bit_cast<uint64_t>(words[rank].gradNorm) != std::bit_cast<uint64_t>(words[0].gradNorm) &&
         !(std::isnan(words[rank].gradNorm) && std::isnan(words[0].gradNorm)))

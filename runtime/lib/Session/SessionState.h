@@ -35,6 +35,7 @@ struct StepWord {
   bool wantsToAgree = false;
   int64_t batches = 0;
   double lossSum = 0, gradNorm = 0;
+  std::vector<double> rates;
   std::string why;
 };
 
@@ -199,7 +200,7 @@ struct Session::State {
   /// Does that, and puts the mean of all losses into `result`. Returns the number of batches of all ranks.
   int64_t addOverRanks(StepResult &result);
   /// Returns when every rank is ready to write parameters.
-  void agreeToUpdate(const StepResult &result);
+  void agreeToUpdate(const StepResult &result, const LearningRates &rates);
   /// Has other ranks know at their next meeting that this one cannot go on, unless they know.
   void tellFailure(const std::exception &error) noexcept;
   bool hasAgreed = false, hasTold = false;

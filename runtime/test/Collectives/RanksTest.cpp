@@ -247,6 +247,27 @@ TEST_P(RanksTest, WhatDiffersIsRefusedByName) {
 
 // A rank that fails at any of its calls, or vanishes there, ends the others with an error that names it; what they
 // have is that of the last step that all have taken.
+TEST_P(RanksTest, RatesThatDifferAreRefusedBeforeAnyUpdate) {
+  std::vector<std::string> thrown = onRanks(2, GetParam(), [&](Rank &rank) {
+    Session session = stitched(rank.device, {.collectives = rank.together});
+    setValues(session, 1);
+    train(session, 2, rank.number(), 1);
+    Course before = train(session, 0, 0, 1);
+    std::string error;
+    try {
+      session.step(batchOf(rank.device, 2, rank.number()), rank.number() ? 0.25 : 0.5);
+    } catch (const Error &caught) {
+      error = caught.what();
+    }
+    EXPECT_NE(error.find("step 3: learning rates differ: rank 0 has [0.5], and rank 1 has [0.25]"), std::string::npos)
+        << error;
+    EXPECT_EQ(train(session, 0, 0, 1), before);
+    train(session, 3, rank.number(), 1); // and all go on
+    EXPECT_EQ(session.stepCount(), 5);
+  });
+  EXPECT_EQ(thrown, nothing(2));
+}
+
 TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);

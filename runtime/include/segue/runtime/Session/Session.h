@@ -316,8 +316,8 @@ public:
   /// Returns the number of steps finished since the beginning of training.
   int64_t stepCount() const;
   int64_t seed() const;
-  /// Returns the optimizer state, "m.<key>" and so on; the tensors are not copies. Where ranks share states out, those
-  /// of this one.
+  /// Returns the optimizer state, "m.<key>" and so on, of the last finished step; the tensors are not copies. Where ranks
+  /// share states out, those of this one.
   const TensorMap &state() const;
 
   /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among

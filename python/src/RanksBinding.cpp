@@ -1,0 +1,127 @@
+//===- RanksBinding.cpp - several ranks, as Python has them ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A transport in Python is an object with the methods of Transport
+// (segue/distributed.py has one). It is given memory of the host as memoryviews, which are
+// good until the call returns. Calls come on the thread of the device's queue, which takes
+// the GIL for them.
+//
+//===----------------------------------------------------------------------===//
+
+#include "RanksBinding.h"
+#include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Error.h"
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace segue::python {
+
+/// Returns true while Python code can be run: a thread that wants the GIL of an interpreter that ends is ended itself.
+static bool isPythonAlive() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsInitialized() && !Py_IsFinalizing();
+#else
+  return Py_IsInitialized() && !_Py_IsFinalizing();
+#endif
+}
+
+static nb::object view(const void *data, uint64_t bytes) {
+  // Read-only memory is given as the rest is: PyTorch has no read-only tensors.
+  auto *begin = static_cast<char *>(const_cast<void *>(data));
+  return nb::steal(PyMemoryView_FromMemory(begin, Py_ssize_t(bytes), PyBUF_WRITE));
+}
+
+namespace {
+class PythonTransport final : public Transport {
+public:
+  explicit PythonTransport(nb::object object)
+      : rank_(nb::cast<int>(object.attr("rank"))), ranks_(nb::cast<int>(object.attr("ranks"))),
+        object_(std::move(object)) {}
+  ~PythonTransport() override {
+    if (!isPythonAlive()) {
+      object_.release(); // nobody is left to free it
+      return;
+    }
+    nb::gil_scoped_acquire gil;
+    object_.reset();
+  }
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+
+  void allReduce(float *data, int64_t count) override {
+    call("all_reduce", [&] { return nb::make_tuple(view(data, uint64_t(count) * sizeof(float))); });
+  }
+  void reduceScatter(const float *whole, float *part, int64_t count) override {
+    uint64_t bytes = uint64_t(count) * sizeof(float);
+    call("reduce_scatter", [&] { return nb::make_tuple(view(whole, bytes * uint64_t(ranks_)), view(part, bytes)); });
+  }
+  void allGather(const void *part, void *whole, uint64_t bytes) override {
+    call("all_gather", [&] { return nb::make_tuple(view(part, bytes), view(whole, bytes * uint64_t(ranks_))); });
+  }
+  void broadcast(void *data, uint64_t bytes, int root) override {
+    call("broadcast", [&] { return nb::make_tuple(view(data, bytes), root); });
+  }
+  void send(const void *data, uint64_t bytes, int to) override {
+    call("send", [&] { return nb::make_tuple(view(data, bytes), to); });
+  }
+  void receive(void *data, uint64_t bytes, int from) override {
+    call("receive", [&] { return nb::make_tuple(view(data, bytes), from); });
+  }
+  void abandon(std::string_view why) noexcept override {
+    try {
+      call("abandon", [&] { return nb::make_tuple(nb::str(why.data(), why.size())); });
+    } catch (const std::exception &) { // who cannot be told waits for the transport's timeout
+    }
+  }
+
+private:
+  template <typename Arguments> void call(const char *method, Arguments arguments) {
+    if (!isPythonAlive())
+      throw Error(ErrorCode::RankFailed, std::string(method) + ": Python is ending on this rank");
+    nb::gil_scoped_acquire gil;
+    std::string text;
+    try {
+      nb::tuple given = arguments();
+      object_.attr(method)(*given);
+      return;
+    } catch (nb::python_error &error) {
+      text = nb::cast<std::string>(nb::str(error.value()));
+    }
+    throw Error(ErrorCode::RankFailed, text);
+  }
+
+  int rank_, ranks_;
+  nb::object object_;
+};
+} // namespace
+
+void bindRanks(nb::module_ &m) {
+  nb::class_<Collectives>(m, "Collectives")
+      .def_static(
+          "over",
+          [](const DeviceRef &device, nb::object transport, uint64_t bucketBytes, bool addsInOrder) {
+            return makeCollectives(device, std::make_shared<PythonTransport>(std::move(transport)),
+                                   {.bucketBytes = bucketBytes, .addsInOrder = addsInOrder});
+          },
+          "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false)
+      .def_prop_ro("rank", &Collectives::rank)
+      .def_prop_ro("ranks", &Collectives::ranks)
+      .def(
+          "exchange",
+          [](Collectives &collectives, const std::string &what, const std::string &message) {
+            return collectives.exchange(what, message);
+          },
+          "what"_a, "message"_a, nb::call_guard<nb::gil_scoped_release>());
+}
+
+} // namespace segue::python

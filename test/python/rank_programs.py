@@ -1,0 +1,469 @@
+# ===- rank_programs.py - what ranks run in test_distributed.py ----------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""Programs that several ranks run, each in a process and a folder of its own. What one returns, its last line of output says as JSON."""
+
+import hashlib
+import json
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import segue
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from models import GPT, GPTConfig  # noqa: E402
+
+ROWS, WIDTH = 4, 16
+
+
+def rank():
+    return int(os.environ.get("RANK", "0"))
+
+
+def ranks():
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join(seconds=30):
+    dist.init_process_group("gloo", init_method=os.environ.get("MEET", "env://"), rank=rank(), world_size=ranks(), timeout=timedelta(seconds=seconds))
+
+
+class Net(nn.Module):
+    """A small network with random masks."""
+
+    def __init__(self, width=WIDTH, dropout=0.0):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, 2 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(2 * width, 1))
+
+    def forward(self, x, y):
+        return {"loss": nn.functional.mse_loss(self.net(x), y)}
+
+
+def compiled(seed=0, device="cpu:threads=1", rows=ROWS, **shape):
+    torch.manual_seed(seed)
+    return segue.compile(Net(**shape), (torch.zeros(rows, WIDTH), torch.zeros(rows, 1)), device=device, name="net")
+
+
+def batch(step, part):
+    """The part of a rank, or of a micro-batch, of the batch of a step."""
+    generator = torch.Generator().manual_seed(1000 * step + part)
+    x = torch.randn(ROWS, WIDTH, generator=generator)
+    return x, x.sum(1, keepdim=True)
+
+
+def adamw(**options):
+    return segue.AdamW(lr=1e-2, **options)
+
+
+def trainer_of(module=None, **options):
+    options = {"optimizer": adamw(), "clip_grad_norm": 1.0} | ({"distributed": "ddp"} if dist.is_initialized() else {}) | options
+    return segue.Trainer([module or compiled()], **options)
+
+
+def train(trainer, steps, first=0):
+    """Losses to the bit: of one rank with its part of each batch, or with all parts as micro-batches."""
+    if trainer.ranks > 1:
+        return [trainer.step(*batch(i, trainer.rank)).hex() for i in range(first, first + steps)]
+    parts = [[batch(i, part) for part in range(trainer.grad_accumulation)] for i in range(first, first + steps)]
+    return [trainer.step(*(torch.cat(each) for each in zip(*of_step))).hex() for of_step in parts]
+
+
+def digest(trainer):
+    """Of parameters and states."""
+    state = trainer.state_dict()
+    digest = hashlib.sha256()
+    for name, tensor in sorted([*state["parameters"].items(), *state["state"].items()]):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def error_of(call):
+    """The class and text of what a call raises."""
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return ["", ""]
+
+
+# --- bits ---------------------------------------------------------------------------------
+
+#: By name the options of a trainer: of what each rank has on its own device.
+MODES = {
+    "in memory": {"device": "cpu:threads=1"},
+    "small messages": {"device": "cpu:threads=1", "bucket_mb": 0.01},
+    "simulated": {"device": "sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1"},
+    "by marks": {"device": "sim:dram=2MiB,pinned=64MiB,link=16GB/s,threads=1", "config": {"memory": {"stagehand": {"activation_stagehand": {
+        "enabled": True, "telemetry_enabled": True, "telemetry_file": "activations.jsonl", "min_spill_bytes": 0, "vram_high_watermark_mb": 0.5,
+        "vram_low_watermark_mb": 0.25}}}}},
+    "above a disk": {"device": "cpu:threads=1", "budget": "1MiB", "spill_dir": ".", "spill_capacity": "64MiB"},
+    "by a plan": {"device": "sim:streams,dram=1MiB,pinned=64MiB,threads=1,adversarial=3", "config": {"memory": {"stagehand": {
+        "activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}}}},
+}
+
+
+def gpt(device):
+    torch.manual_seed(0)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    return segue.compile(GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32)), (tokens, tokens), name="gpt", device=device)
+
+
+def gpt_batch(step, part):
+    generator = torch.Generator().manual_seed(1000 * step + part)
+    tokens = torch.randint(0, 256, (4, 33), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def bits(mode=None, steps=20, **options):
+    """Losses and norms of a GPT, and a digest of all that it has learnt: of each mode on several ranks, or of one rank with batches in a row."""
+    found = {}
+    for name in [mode] if mode else MODES:
+        device = MODES[name]["device"] if ranks() > 1 else "cpu:threads=1"
+        more = MODES[name] | {"distributed": "ddp"} if ranks() > 1 else {}
+        trainer = segue.Trainer([gpt(device)], optimizer=adamw(), clip_grad_norm=1.0, **more | options)
+        taken = []
+        for i in range(steps):
+            parts = [gpt_batch(i, part) for part in ([trainer.rank] if trainer.ranks > 1 else range(trainer.grad_accumulation))]
+            loss = trainer.step(*(torch.cat(each) for each in zip(*parts)))
+            taken.append([loss.hex(), trainer.last.grad_norm.hex()])
+        found[name] = [taken, digest(trainer)]
+    return found
+
+
+def masks(**options):
+    """Losses with dropout, whose masks differ by rank."""
+    return train(trainer_of(compiled(dropout=0.5), **options), 10)
+
+
+def three():
+    """Three ranks, and a group of the first and the last of them."""
+    pair = dist.new_group([0, 2])
+    found = {"all": train(trainer_of(reduction="ordered"), 20)}
+    if rank() == 1:
+        found["pair"] = error_of(lambda: trainer_of(process_group=pair))
+    else:
+        trainer = trainer_of(process_group=pair)
+        found["pair"], found["rank"] = train(trainer, 20), [trainer.rank, trainer.ranks, repr(trainer)]
+        dist.barrier(pair)  # the group is still its owner's
+    return found
+
+
+# --- files --------------------------------------------------------------------------------
+
+def files():
+    """All that a trainer can write, in the folder of each rank."""
+    for folder in ("logs", "plain"):
+        os.mkdir(folder)
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+    with trainer_of(**MODES["by marks"], report="run.html", trace="run.json", record_events="logs") as trainer:
+        data = [batch(i, rank()) for i in range(4)]
+        trainer.fit(data, evaluate_on=data, checkpoint="run.safetensors", progress=True, epochs=2, callbacks=[segue.EarlyStop()])
+        trainer.save("plain/all.safetensors")
+        trainer.save_weights("plain/weights.safetensors")
+    seal = error_of(lambda: trainer_of(budget="1MiB", spill_dir=".", spill_capacity="8MiB", seal="sealed"))
+    return sorted(str(path) for path in Path(".").rglob("*") if path.is_file()), seal
+
+
+# --- fit ----------------------------------------------------------------------------------
+
+class Noisy(torch.utils.data.Dataset):
+    """Rows that random numbers of the process change, as those of a rank do when it reads them."""
+
+    def __len__(self):
+        return 38
+
+    def __getitem__(self, index):
+        x = torch.full((WIDTH,), float(index)) / 38 + 0.1 * torch.randn(WIDTH)
+        return x, x.sum(0, keepdim=True)
+
+
+def loader_of(dataset=None):
+    dataset = dataset or Noisy()
+    sampler = torch.utils.data.DistributedSampler(dataset, shuffle=True)
+    return torch.utils.data.DataLoader(dataset, batch_size=ROWS, sampler=sampler)
+
+
+class StopsAt:
+    """Asks for the end after a step, on one rank alone."""
+
+    def __init__(self, step, on=1):
+        self.step, self.on = step, on
+
+    def on_step(self, run):
+        if run.step == self.step and rank() == self.on:
+            run.stop("rank had enough")
+
+
+def fit(folder):
+    """A run that is never ended, and one that ends in mid-epoch and goes on."""
+    checkpoint = os.path.join(folder, "run.safetensors")
+    held_out = [batch(100 + i, rank()) for i in range(1 + 2 * rank())]
+
+    def run(seed, **options):
+        torch.manual_seed(seed + rank())
+        module = compiled(seed)
+        torch.manual_seed(seed + rank())
+        trainer = trainer_of(module)
+        history = trainer.fit(loader_of(), epochs=3, evaluate_on=held_out, **options)
+        return trainer, history
+
+    whole, history = run(0)
+    stopped, part = run(0, checkpoint=checkpoint, save_every=100, callbacks=[StopsAt(7)])
+    resumed, rest = run(5, checkpoint=checkpoint, resume=True)
+    evaluated = whole.evaluate_on(held_out, metrics={"mean": lambda outputs, given: given["y"].mean()})
+    y = torch.cat([batch(100 + i, r)[1] for r in range(2) for i in range(1 + 2 * r)])
+    return {"whole": list(history), "evaluations": [list(each.metrics.values()) for each in history.evaluations], "stopped": part.stopped, "part": list(part), "rest": list(rest),
+            "rest evaluations": [list(each.metrics.values()) for each in rest.evaluations], "digests": [digest(whole), digest(resumed)],
+            "mean": [evaluated["mean"], y.mean().item()], "steps": stopped.step_count}
+
+
+class Fails(torch.utils.data.Dataset):
+    """Gives an error for a row, on the second rank."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        if rank() == 1 and index == 21:
+            raise ValueError("row 21 cannot be read")
+        return torch.zeros(WIDTH), torch.zeros(1)
+
+
+def failing_fits():
+    """Errors of one rank, as each rank has them."""
+
+    class Bad:
+        def on_step(self, run):
+            if run.step == 3 and rank() == 0:
+                raise KeyError("a callback of rank 0")
+
+    def bad_metric(outputs, given):
+        return "none" if rank() == 1 else 1.0
+
+    lists = [batch(i, 0) for i in range(4 + rank())]
+    generator = (batch(i, 0) for i in range(4 + rank()))
+    in_fit = lambda *data, **options: error_of(lambda: trainer_of().fit(*data, **options))  # noqa: E731
+    loader = torch.utils.data.DataLoader(Fails(), batch_size=ROWS)
+    return {"loader": in_fit(loader), "callback": in_fit(lists[:4], callbacks=[Bad()]), "lengths": in_fit(lists), "ends": in_fit(generator),
+            "checkpoint": in_fit(lists[:4], checkpoint=f"{rank()}.safetensors", resume=True) if _touch_on(0) else None,
+            "metric": error_of(lambda: trainer_of().evaluate_on(lists[:4], metrics={"bad": bad_metric})),
+            "alone": error_of(lambda: _evaluates_alone())}
+
+
+def _touch_on(which):
+    if rank() == which:
+        Path(f"{which}.safetensors").write_bytes(b"no checkpoint")
+    return True
+
+
+def _evaluates_alone():
+    trainer = trainer_of()
+    if rank() == 0:
+        trainer.evaluate_on([batch(0, 0)])
+    trainer.step(*batch(0, 0))
+
+
+# --- ranks that differ, and numbers that are none -------------------------------------------
+
+def nan():
+    """A batch of one rank gives no number."""
+    trainer = trainer_of()
+    losses = train(trainer, 3)
+    before = digest(trainer)
+    x, y = batch(3, rank())
+    error = error_of(lambda: trainer.step(x * float("nan") if rank() == 1 else x, y))
+    kept = before == digest(trainer)
+    return {"error": error, "kept": kept, "losses": losses + train(trainer, 7, first=3), "digest": digest(trainer)}
+
+
+def differing():
+    """What ranks may not have each for itself, one after the other."""
+    own = rank()
+
+    def rates():
+        trainer = trainer_of()
+        trainer.step(*batch(0, own))
+        trainer.step(*batch(1, own), lr=0.1 + own)
+
+    def schedules():
+        trainer = trainer_of(optimizer=segue.AdamW(lr=lambda step: 1e-3 * (step + own)))
+        trainer.step(*batch(0, own))
+
+    def frozen():
+        trainer = trainer_of()
+        if own:
+            trainer.freeze("net.0.weight")
+        trainer.step(*batch(0, own))
+
+    def steps():
+        trainer = trainer_of()
+        train(trainer, 2)
+        if own:
+            state = trainer.state_dict()
+            trainer.load_state_dict(state | {"step": 1})
+        trainer.step(*batch(0, own))
+
+    return {
+        "module": error_of(lambda: trainer_of(compiled(width=WIDTH + own)).step(*batch(0, own))),
+        "optimizer": error_of(lambda: trainer_of(optimizer=adamw(weight_decay=0.1 * own))),
+        "kind": error_of(lambda: trainer_of(optimizer=segue.SGD() if own else adamw())),
+        "clip": error_of(lambda: trainer_of(clip_grad_norm=1.0 + own).step(*batch(0, own))),
+        "accumulation": error_of(lambda: trainer_of(grad_accumulation=1 + own)),
+        "rates": error_of(rates), "schedules": error_of(schedules), "frozen": error_of(frozen), "steps": error_of(steps),
+        "calls": error_of(lambda: (lambda t: t.gradients(*batch(0, own)) if own else t.evaluate_on([batch(0, own)]))(trainer_of())),
+    }
+
+
+def values():
+    """Other values, another seed, and what one rank alone loads: those of the first rank are taken, as those of one rank that has them."""
+    trainer = trainer_of(compiled(seed=rank(), dropout=0.5), seed=rank())
+    losses = train(trainer, 5)
+    if rank() == 1:
+        trainer.load_weights({name: torch.zeros_like(tensor) for name, tensor in trainer.parameters().items()})
+    return losses + train(trainer, 5, first=5), digest(trainer)
+
+
+def values_of_one():
+    """The same by one rank."""
+    trainer = trainer_of(compiled(seed=0, dropout=0.5), seed=0, grad_accumulation=2)
+    return train(trainer, 10), digest(trainer)
+
+
+# --- ends -----------------------------------------------------------------------------------
+
+def ends(how):
+    """Ends of programs and trainers that leave nobody waiting."""
+    trainer = trainer_of()
+    losses = train(trainer, 5)
+    if how == "destroy before":
+        dist.destroy_process_group()
+    elif how == "destroy after":
+        del trainer
+        dist.destroy_process_group()
+    elif how == "another trainer":
+        for _ in range(10):
+            trainer = trainer_of(trainer.modules["0"])
+            train(trainer, 3)
+        dist.barrier()
+    elif how == "deleted on one":
+        if rank() == 1:
+            del trainer
+            time.sleep(1)
+        else:
+            return error_of(lambda: train(trainer, 5))
+    elif how == "exception" and rank() == 1:
+        raise ValueError("the data of rank 1 is gone")
+    elif how in ("exception", "exit"):
+        if rank() == 1:
+            sys.exit(0)
+        return error_of(lambda: train(trainer, 5))
+    elif how == "step after":
+        dist.destroy_process_group()
+        return train(trainer, 3)
+    return losses
+
+
+def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000):
+    """Trains until the rank `which` is killed by a signal so many seconds after the first step; a run that was resumed goes on."""
+    trainer = trainer_of()
+    path = os.path.join(folder, "run.safetensors")
+    if os.path.exists(path):
+        trainer.resume(path)
+    def kill():
+        time.sleep(after)
+        os.kill(os.getpid(), getattr(signal, signal_name))
+
+    if rank() == which:
+        threading.Thread(target=kill, daemon=True).start()
+    losses, error, began = {}, ["", ""], time.monotonic()
+    try:
+        while trainer.step_count < steps:
+            i = trainer.step_count
+            losses[i] = trainer.step(*batch(i, rank())).hex()
+            began = time.monotonic()
+            if i % 3 == 0:
+                trainer.save(path)
+    except segue.RankFailedError as failure:
+        error = [type(failure).__name__, str(failure)]
+    return {"losses": losses, "error": error, "waited": time.monotonic() - began}
+
+
+class Dies:
+    """Ends the second rank after a step, at the first start alone."""
+
+    def on_step(self, run):
+        print(f"step {run.step} loss {run.loss.hex()}", flush=True)
+        if run.step == 9 and rank() == 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def restarts(folder):
+    """A run that torchrun starts again when a rank has died; each rank has random numbers of its own."""
+    torch.manual_seed(rank())
+    trainer = trainer_of(compiled(seed=0))
+    torch.manual_seed(rank())
+    history = trainer.fit(loader_of(), epochs=3, checkpoint=os.path.join(folder, "run.safetensors"), save_every=4, resume=True, callbacks=[Dies()])
+    return [loss.hex() for loss in history]
+
+
+def spins(seconds):
+    """The second of three ranks does something else for ever; nobody sees it of its process."""
+    trainer = trainer_of()
+    train(trainer, 3)
+    if rank() == 1:
+        time.sleep(60)
+    if rank() == 2:
+        time.sleep(0.7 * seconds)  # waits not as long as the first when that one's patience ends
+    return error_of(lambda: train(trainer, 3))
+
+
+# --- other ways to train ----------------------------------------------------------------------
+
+def torch_ddp(how):
+    """A compiled model in a loop of PyTorch's, with its DistributedDataParallel around; losses, and those of eager mode."""
+    losses = {}
+    for name in ("eager", "segue"):
+        torch.manual_seed(rank())  # DistributedDataParallel has those of the first rank taken
+        model = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, 1))
+        if name == "segue" and how == "compile":
+            model = segue.compile(model, (torch.zeros(ROWS, WIDTH),))
+        ddp = nn.parallel.DistributedDataParallel(model)
+        called = torch.compile(ddp, backend="segue") if name == "segue" and how == "torch.compile" else ddp
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        losses[name] = []
+        for i in range(8):
+            x, y = batch(i, rank())
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(called(x), y)
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(loss)
+            losses[name].append(loss.item())
+        losses[name + " weights"] = [parameter.sum().item() for parameter in ddp.parameters()]
+    return losses
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+    torch.set_num_threads(1)
+    random.seed(0)
+    arguments = json.loads(sys.argv[2])
+    if ranks() > 1:
+        join(arguments.get("seconds", 30))
+    print("\nRESULT " + json.dumps(globals()[sys.argv[1]](**arguments)), flush=True)

@@ -1,0 +1,350 @@
+# ===- test_distributed.py - ranks over process groups of PyTorch's --------------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""`Trainer(distributed="ddp")`: the bits of one rank that has the batches of all, files of the first rank alone, and ends that every rank has alike."""
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import rank_programs as programs
+import torch
+import torch.distributed as dist
+import warm
+
+import segue
+
+ROOT = Path(__file__).resolve().parents[2]
+TWO = 2
+#: What an error of the transport begins with: the tensor that was to be sent is named where there was one.
+FAILED = r"RANK_FAILED: (f32\[.*\] was never written: a sum over ranks: )?"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """What is compiled once for all ranks and tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+class Group:
+    """Processes of one program. Those that are left end with the `with` block."""
+
+    def __init__(self, place, cache, program, count=TWO, meet=None, **arguments):
+        self.processes = []
+        for rank in range(count):
+            own = place / f"rank{rank}"
+            own.mkdir(parents=True, exist_ok=True)
+            environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(count), "MEET": meet or f"file://{place}/meet", "OMP_NUM_THREADS": "1",
+                                        "SEGUE_CACHE_DIR": str(cache), "TMPDIR": "/tmp"}
+            self.processes.append(subprocess.Popen([warm.python(), programs.__file__, program, json.dumps(arguments)], cwd=own, env=environment, text=True,
+                                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def done(self, rank, seconds=60):
+        """How a rank has ended, and what its program has returned."""
+        process = self.processes[rank]
+        out, error = process.communicate(timeout=seconds)
+        found = re.findall(r"^RESULT (.*)$", out, re.M)
+        return SimpleNamespace(code=process.returncode, out=out, error=error, result=json.loads(found[-1]) if found else None)
+
+    def results(self, seconds=60):
+        """What all ranks have returned, who have ended well and said nothing on stderr."""
+        ended = [self.done(rank, seconds) for rank in range(len(self.processes))]
+        for each in ended:
+            assert each.code == 0 and each.result is not None and not each.error, each.out[-2000:] + each.error[-4000:]
+        return [each.result for each in ended]
+
+
+@pytest.fixture
+def ranks(tmp_path, cache):
+    return lambda program, count=TWO, **more: Group(tmp_path, cache, program, count, **more)
+
+
+@pytest.fixture
+def alone(cache, monkeypatch, tmp_path):
+    """Runs a program in this process, as one rank."""
+    monkeypatch.setenv("SEGUE_CACHE_DIR", str(cache))
+    monkeypatch.chdir(tmp_path)
+    return lambda program, **more: json.loads(json.dumps(getattr(programs, program)(**more)))
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def same(results):
+    """The one thing that all ranks have returned."""
+    assert all(each == results[0] for each in results), results
+    return results[0]
+
+
+# --- bits -----------------------------------------------------------------------------------
+
+def test_two_ranks_are_one_with_two_batches(ranks, alone, tmp_path):
+    """Losses, norms, parameters and states to the bit, whatever each rank's budget does."""
+    with ranks("bits") as group:
+        expected = alone("bits", mode="in memory", grad_accumulation=2)["in memory"]
+        found = same(group.results(120))
+    assert len(expected[0]) == 20 and len({loss for loss, _ in expected[0]}) == 20
+    for mode in programs.MODES:
+        assert found[mode] == expected, mode
+    records = [json.loads(line) for line in (tmp_path / "rank0/activations.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
+    assert [path.name for path in (tmp_path / "rank1").iterdir()] == []
+
+
+def test_masks_are_those_of_one_rank_with_all_batches(ranks, alone):
+    with ranks("masks") as group:
+        expected = alone("masks", grad_accumulation=2)
+        assert same(group.results()) == expected and len(set(expected)) == 10
+
+
+def test_three_ranks_that_add_in_order_and_a_group_of_two(ranks, alone):
+    """A group of the first and third rank trains by itself; the second is told that it is not in it."""
+    with ranks("three", 3) as group:
+        three = programs.train(programs.trainer_of(grad_accumulation=3), 20)
+        two = programs.train(programs.trainer_of(grad_accumulation=2), 20)
+        found = group.results()
+    assert same([each["all"] for each in found]) == three
+    assert found[0]["pair"] == found[2]["pair"] == two and len(set(two)) == 20
+    assert [each["rank"][:2] for each in (found[0], found[2])] == [[0, 2], [1, 2]] and "rank 1 of 2" in found[2]["rank"][2]
+    assert found[1]["pair"][0] == "InvalidArgumentError" and "not in the process group" in found[1]["pair"][1]
+
+
+def test_values_and_seed_are_those_of_the_first_rank(ranks, alone):
+    with ranks("values") as group:
+        expected = alone("values_of_one")
+        assert same(group.results()) == expected
+
+
+# --- what ranks write -----------------------------------------------------------------------
+
+def test_the_first_rank_alone_writes(ranks):
+    with ranks("files") as group:
+        done = [group.done(rank) for rank in range(TWO)]
+    assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
+    (first, refused), (second, also_refused) = (each.result for each in done)
+    assert {"activations.jsonl", "run.html", "run.json", "run.safetensors", "plain/all.safetensors", "plain/weights.safetensors"} < set(first), first
+    assert any(path.startswith("logs/") for path in first) and any(".best-" in path for path in first)
+    assert second == []
+    assert done[1].error == "" and "parameters and states" not in done[1].out
+    assert same([refused, also_refused])[0] == "UnsupportedError" and "leave seal away" in refused[1]
+
+
+def test_fit_goes_on_where_each_rank_was(ranks, alone, tmp_path):
+    """Losses, evaluations, parameters and states to the bit, in mid-epoch, with random numbers of each rank's own."""
+    with ranks("fit", folder=str(tmp_path)) as group:
+        done = [group.done(rank) for rank in range(TWO)]
+    assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
+    found = [each.result for each in done]
+    for each in found:
+        assert len(each["whole"]) == 15 and each["part"] == each["whole"][:7] and each["rest"] == each["whole"][7:] and each["steps"] == 7
+        # The run that was stopped was evaluated where it was, too.
+        assert each["evaluations"] == each["rest evaluations"][:1] + each["rest evaluations"][2:] and len(each["evaluations"]) == 3
+        assert each["digests"] == found[0]["digests"] and len(set(each["digests"])) == 1
+        assert each["mean"][0] == pytest.approx(each["mean"][1], rel=1e-6) and each["mean"] == found[0]["mean"]
+        assert each["whole"] == found[0]["whole"]
+    assert [each["stopped"] for each in found] == ["rank 1: rank had enough", "rank had enough"]
+    # Another number of ranks has the values, and no places in the data.
+    trainer = programs.trainer_of()
+    assert "fit" in trainer.resume(tmp_path / "run.safetensors") and trainer.step_count == 15
+    with pytest.raises(segue.InvalidArgumentError, match=r"of a run of 2 ranks, .*; there is 1 now\. Load it by trainer.resume"):
+        programs.trainer_of().fit([programs.batch(0, 0)], checkpoint=tmp_path / "run.safetensors", resume=True)
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+def test_an_error_of_one_rank_ends_fit_on_all(ranks):
+    with ranks("failing_fits") as group:
+        first, second = group.results()
+    failed = "RankFailedError"
+    assert second["loader"] == ["ValueError", "row 21 cannot be read"]
+    assert first["loader"][0] == failed and "rank 1 has given up: fit ended with ValueError: row 21 cannot be read" in first["loader"][1]
+    assert first["callback"][0] == "KeyError" and "rank 0 has given up: fit ended with KeyError" in second["callback"][1]
+    for name, words in (("lengths", "batches per epoch of fit: rank 0 has 4, and rank 1 has 5"), ("checkpoint", "checkpoint of fit: rank 0 has True, and rank 1 has False")):
+        assert same([first[name], second[name]])[0] == failed and words in first[name][1]
+    assert first["ends"][0] == failed and 'rank 0 is at "fit after epoch 1", and rank 1 at "step 5, begin"' in first["ends"][1]
+    assert second["metric"][0] == "InvalidArgumentError" and "rank 1 cannot evaluate: InvalidArgumentError: metric 'bad' gave 'none'" in first["metric"][1]
+    assert first["alone"][0] == second["alone"][0] == failed and 'rank 0 is at "an evaluation", and rank 1 at "step 1, begin"' in first["alone"][1]
+
+
+def test_nan_of_one_rank_stops_all_before_any_update(ranks, alone):
+    with ranks("nan") as group:
+        first, second = group.results()
+        expected = programs.train(programs.trainer_of(grad_accumulation=2), 10)
+    assert first["error"][0] == "RankFailedError" and "rank 1 cannot take step 4: NAN_LOSS: step 4: the loss is nan" in first["error"][1]
+    assert second["error"][0] == "NanLossError" and first["kept"] and second["kept"]
+    assert first["losses"] == second["losses"] == expected and first["digest"] == second["digest"]  # and all go on
+
+
+def test_what_differs_is_refused_by_name(ranks):
+    with ranks("differing") as group:
+        first, second = group.results()
+    for name, words in {
+            "module": 'parameter "net.0.weight" differs: rank 0 has ["f32[32,16]",true], and rank 1 has ["f32[34,16]",true]', "optimizer": "decay=0.1",
+            "kind": "and rank 1 has ('sgd:", "clip": "the norm that gradients are clipped to differs: rank 0 has 1.0, and rank 1 has 2.0",
+            "rates": "learning rates differ: rank 0 has [0.1], and rank 1 has [1.1]", "schedules": "learning rates differ: rank 0 has [0.0], and rank 1 has [0.001]",
+            "frozen": 'parameter "net.0.weight" differs'}.items():
+        assert same([first[name], second[name]])[0] == "RankFailedError" and words in first[name][1], first[name]
+    for name, words in {"steps": 'rank 0 is at "step 3, begin", and rank 1 at "step 2, begin"', "calls": 'rank 0 is at "an evaluation", and rank 1 at "step 1, begin"'}.items():
+        assert first[name][0] == second[name][0] == "RankFailedError" and words in first[name][1], first[name]
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("options, kind, words", [
+    ({"distributed": "ddp"}, segue.InvalidArgumentError, "torchrun --nproc-per-node 2 train.py.*init_process_group"),
+    ({"distributed": "zero3"}, segue.UnsupportedError, "not there yet; \"ddp\" is"),
+    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; \"ddp\" is what there is"),
+    ({"bucket_mb": 1}, segue.InvalidArgumentError, "bucket_mb is about several ranks; give distributed=\"ddp\", too"),
+    ({"distributed": "ddp", "bucket_mb": 0}, segue.InvalidArgumentError, "bucket_mb is 0; it is the MiB of a message"),
+    ({"distributed": "ddp", "reduction": "tree"}, segue.InvalidArgumentError, "reduction is 'tree'; it is \"ordered\""),
+])
+def test_what_cannot_be_is_said(alone, options, kind, words):
+    with pytest.raises(kind, match=words):
+        programs.trainer_of(**options)
+
+
+def test_a_group_of_one_rank_is_one_rank(alone, one_rank):
+    expected = programs.train(programs.trainer_of(distributed=None), 5)
+    trainer = programs.trainer_of()
+    assert trainer.ranks == 1 and programs.train(trainer, 5) == expected
+    assert len(trainer.fit([programs.batch(0, 0)] * 3, evaluate_on=[programs.batch(1, 0)])) == 3
+
+
+# --- ends -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("how", ["destroy before", "destroy after", "step after", "another trainer"])
+def test_a_program_ends_as_it_likes(ranks, how):
+    """The process group goes before the trainer or after it, which has a group of its own; nobody waits, and nothing is on stderr."""
+    with ranks("ends", how=how) as group:
+        began = time.monotonic()
+        same(group.results())
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("how, words", [("deleted on one", "its trainer or its program has ended$"), ("exit", "its trainer or its program has ended$"),
+                                        ("exception", "its trainer or its program has ended: ValueError: the data of rank 1 is gone$")])
+def test_a_rank_that_leaves_is_named(ranks, how, words):
+    with ranks("ends", how=how) as group:
+        done = [group.done(rank) for rank in range(TWO)]
+    assert done[0].code == 0 and done[0].result[0] == "RankFailedError" and re.search(f"RANK_FAILED: rank 1 left the others: {words}", done[0].result[1]), done[0]
+    assert done[1].code == (how == "exception")
+
+
+def test_ranks_that_are_killed_end_the_others_and_the_run_goes_on(ranks, alone, tmp_path):
+    """At random moments, either rank: the other says at once who has died, and checkpoints are whole."""
+    moments = random.Random(3)
+    expected = programs.train(programs.trainer_of(grad_accumulation=2), 400)
+    taken, resumed = {}, 0
+    for kill in range(10):
+        (tmp_path / "meet").unlink(missing_ok=True)
+        which = kill % 2
+        with ranks("dies", folder=str(tmp_path), after=moments.random() * 0.25, which=which, steps=400) as group:
+            done = [group.done(rank) for rank in range(TWO)]
+        found = done[1 - which].result
+        assert done[which].code == -signal.SIGKILL and done[1 - which].code == 0, done[which].error + done[1 - which].error
+        assert re.search(FAILED + rf"rank {which} has died: process \d+ of this machine", found["error"][1]) and found["waited"] < 2, found
+        resumed += min(map(int, found["losses"]), default=0) > 0
+        taken |= found["losses"]
+    assert resumed > 4 and len(taken) > 30
+    assert all(loss == expected[int(step)] for step, loss in taken.items())
+
+
+def test_ranks_that_hang_are_named(ranks, cache, tmp_path):
+    """By whoever waits first, within the timeout: one that is stopped, the one that has the store of the group, and one that does something else."""
+    with (ranks("dies", folder=str(tmp_path), after=0.2, which=1, signal_name="SIGSTOP", seconds=2) as stopped,
+          Group(tmp_path / "store", cache, "dies", meet=f"tcp://127.0.0.1:{free_port()}", folder=str(tmp_path / "store"), after=0.2, which=0, signal_name="SIGSTOP", seconds=2) as store,
+          Group(tmp_path / "spins", cache, "spins", count=3, seconds=3) as spins):
+        for group, which in ((stopped, 1), (store, 0)):
+            found = group.done(1 - which).result
+            assert re.search(FAILED + rf"rank {which} did not come within 2 s: process \d+ of this machine is stopped", found["error"][1]), found["error"]
+            assert 2 < found["waited"] < 8
+        for rank in (0, 2):
+            error = spins.done(rank).result
+            assert error[0] == "RankFailedError" and re.search(FAILED + "rank 1 did not come within 3 s", error[1]), error
+
+
+# --- torchrun -------------------------------------------------------------------------------
+
+def torchrun(folder, cache, *words, seconds=60):
+    """Runs a program on two ranks. Its processes have imported PyTorch already, as the agent has."""
+    command = [warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
+    # PyTorch 2.13 gives processes that it starts again the store of those before, where they find addresses of these.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "SEGUE_CACHE_DIR": str(cache), "TMPDIR": "/tmp", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds, env=environment)
+
+
+def steps_of(text):
+    return re.findall(r"^step \d+ loss .*$", text, re.M)
+
+
+def test_the_example_has_the_losses_of_one_rank(cache, tmp_path):
+    """By `torchrun`, as its head says; and it goes on from its checkpoint."""
+    example = ROOT / "examples" / "two_ranks.py"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "SEGUE_CACHE_DIR": str(cache)}
+    alone = subprocess.run([warm.python(), example], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
+    assert alone.returncode == 0, alone.stderr
+    expected = steps_of(alone.stdout)
+    assert len(expected) == 20 and float(expected[-1].split()[-1]) < float(expected[0].split()[-1])
+    found = []
+    for steps in (10, 20):
+        done = torchrun(tmp_path, cache, "--no-python", warm.python(), example, "--checkpoint", tmp_path / "run.safetensors", "--steps", steps)
+        assert done.returncode == 0, done.stderr[-4000:]
+        found.append(steps_of(done.stdout))
+    assert found == [expected[:10], expected[10:]]
+
+
+def test_torchrun_starts_a_run_again_when_a_rank_has_died(ranks, cache, tmp_path):
+    """From the last checkpoint, each rank where it was in its data and its random numbers."""
+    (tmp_path / "whole").mkdir()
+    with ranks("restarts", folder=str(tmp_path / "whole")) as group:
+        whole = [group.done(rank) for rank in range(TWO)]
+    expected = same([each.result for each in whole])
+    assert len(expected) == 15
+    done = torchrun(tmp_path, cache, "--max-restarts", 1, "--monitor-interval", 0.1, "--no-python", warm.python(), programs.__file__, "restarts", json.dumps({"folder": str(tmp_path)}))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "exitcode: -9" in done.stderr or "Signal 9" in done.stderr, done.stderr[-4000:]
+    results = [json.loads(text) for text in re.findall(r"^RESULT (.*)$", done.stdout, re.M)]
+    assert results == [expected[8:]] * 2  # checkpoints are written after steps 4 and 8
+
+
+# --- loops of PyTorch's -----------------------------------------------------------------------
+
+@pytest.mark.parametrize("how", ["compile", "torch.compile"])
+def test_distributed_data_parallel_of_pytorch_takes_compiled_models(ranks, how):
+    """Gradients of a compiled model are PyTorch's: its DistributedDataParallel adds them up, and its optimizers use them."""
+    with ranks("torch_ddp", how=how) as group:
+        done = [group.done(rank) for rank in range(TWO)]
+    assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
+    found = same([each.result for each in done])
+    assert len(set(found["eager"])) == 8
+    torch.testing.assert_close(found["segue"], found["eager"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found["segue weights"], found["eager weights"], rtol=1e-5, atol=1e-6)
