@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 #: Of the message that closes connections, which nobody sends.
 _NO_TAG = 0x5E61
-_NOT_YET = ("zero1", "zero2", "zero3", "fsdp", "pipeline", "tensor")
+_NOT_YET = ("zero2", "zero3", "fsdp", "pipeline", "tensor")
 _made: dict[tuple[str, ...], int] = {}  # transports of this process, by the ranks that they reach
 
 
@@ -183,10 +183,12 @@ class Ranks:
         The bytes of a message.
     adds_in_order : bool
         Adds one rank after the other.
+    shards_states : bool
+        Each rank has the optimizer states of some parameters, and updates them for all.
     """
 
-    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False):
-        self._transport, self._bucket_bytes, self.adds_in_order = transport, bucket_bytes, adds_in_order
+    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, shards_states: bool = False):
+        self._transport, self._bucket_bytes, self.adds_in_order, self.shards_states = transport, bucket_bytes, adds_in_order, shards_states
         self.rank, self.count = (transport.rank, transport.ranks) if transport is not None else (0, 1)
         #: For the session; None for one rank.
         self.collectives: _runtime.Collectives | None = None
@@ -248,14 +250,15 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
                 raise InvalidArgumentError(f'{name} is about several ranks; give distributed="ddp", too')
         return Ranks()
     if how in _NOT_YET:
-        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is: each rank has all parameters, and gradients are added up')
-    if how != "ddp":
-        raise InvalidArgumentError(f'distributed is {how!r}; "ddp" is what there is')
+        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1", where each has the optimizer '
+                               "states of some parameters")
+    if how not in ("ddp", "zero1"):
+        raise InvalidArgumentError(f'distributed is {how!r}; "ddp" and "zero1" are what there is')
     if bucket_mb is not None and not bucket_mb > 0:
         raise InvalidArgumentError(f"bucket_mb is {bucket_mb!r}; it is the MiB of a message, above 0")
     if reduction not in (None, "ordered"):
         raise InvalidArgumentError(f'reduction is {reduction!r}; it is "ordered", or left out')
-    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered")
+    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how == "zero1")
 
 
 def _has_ended(work: "dist.Work", seconds: float) -> bool:

@@ -111,6 +111,8 @@ class Trainer(Checkpoints):
         ``ddp``: several processes that `torchrun` has started train together, each on batches of its own. Gradients are added up over gloo
         while backward goes on, parameters and seed are those of rank 0, and losses the mean over all ranks. Each rank makes the same trainers and calls of `step`, `fit`,
         `evaluate_on` and `gradients`, in one order. Rank 0 alone writes files and draws bars; see the guide "ranks".
+        ``zero1``: the same, to the bit, but each rank has the optimizer states of some parameters alone and updates these for all; each calls `save`, too,
+        and what is frozen stays so.
     process_group : ProcessGroup, optional
         Of `torch.distributed`: those who train together. Default: all ranks.
     bucket_mb : float, optional
@@ -228,7 +230,8 @@ class Trainer(Checkpoints):
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
-            aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given(), collectives=self._ranks.collectives)
+            aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given(), collectives=self._ranks.collectives,
+            shards_states=self._ranks.shards_states)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         self._hooks: list[GradientHook] = []
@@ -252,7 +255,7 @@ class Trainer(Checkpoints):
         """Refuses ranks that would train in other ways. What the programs compute with, the runtime does not compare."""
         ways = self._ranks.exchange("trainers", {
             "the optimizer": repr(self.optimizer.key()), "the trained modules": list(self.modules),
-            "their precision": [module.precision for module in self.modules.values()], "reduction": self._ranks.adds_in_order})
+            "their precision": [module.precision for module in self.modules.values()], "reduction": self._ranks.adds_in_order, "what ranks have pieces of": self._ranks.shards_states})
         for rank, way in enumerate(ways):
             for what, value in way.items():
                 if value != ways[0][what]:

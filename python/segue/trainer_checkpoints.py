@@ -26,7 +26,7 @@ class Checkpoints:
     """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of everything that decides the next step: parameters, optimizer state, step, seed."""
+        """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1``, of the states that this rank has."""
         copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
         state = {n: give(t, "torch") for n, t in self._session.state().items()}
         return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
@@ -68,10 +68,17 @@ class Checkpoints:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
         `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
-        values, the first one writes, and the others do nothing.
+        values, the first one writes, and the others do nothing. With ``zero1`` every rank calls it: the others send the first one the states that they have.
+
+        Raises
+        ------
+        FileError
+            The file cannot be written; the one before stays.
+        RankFailedError
+            With ``zero1``: another rank cannot save, or does not.
         """
         text = self._notes_text(notes)
-        if self._ranks.writes:
+        if self._ranks.writes or self._ranks.shards_states:
             self._session.save(os.fspath(path), text)
 
     def seals_at(self, path: str | os.PathLike) -> bool:

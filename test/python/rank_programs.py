@@ -151,6 +151,35 @@ def masks(**options):
     return train(trainer_of(compiled(dropout=0.5), **options), 10)
 
 
+def parameters_of(trainer):
+    return {name: tensor.flatten().tolist() for name, tensor in trainer.parameters().items()}
+
+
+def shared_out(folder):
+    """Two ranks that have half of the states each."""
+    trainer = trainer_of(distributed="zero1")
+    losses = train(trainer, 8)
+    trainer.save(os.path.join(folder, "shared.safetensors"))
+    found = {"losses": losses, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"]),
+             "unwritable": error_of(lambda: trainer.save(os.path.join(folder, "missing", "file.safetensors"))),
+             "frozen": error_of(lambda: trainer.freeze("net.0.*"))}
+    checkpoint = os.path.join(folder, "fit.safetensors")
+    torch.manual_seed(rank())
+    found["whole"] = list(trainer_of(distributed="zero1").fit(loader_of(), epochs=3))
+    torch.manual_seed(rank())
+    trainer_of(distributed="zero1").fit(loader_of(), epochs=3, checkpoint=checkpoint, save_every=2, callbacks=[StopsAt(5)])
+    found["rest"] = list(trainer_of(compiled(3), distributed="zero1").fit(loader_of(), epochs=3, checkpoint=checkpoint, resume=True))
+    return found
+
+
+def alone_of_shared_out(folder):
+    """The same of one rank with the batches of both."""
+    trainer = trainer_of(grad_accumulation=2)
+    losses = train(trainer, 8)
+    trainer.save(os.path.join(folder, "alone.safetensors"))
+    return {"losses": losses, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"])}
+
+
 def three():
     """Three ranks, and a group of the first and the last of them."""
     pair = dist.new_group([0, 2])
