@@ -135,7 +135,9 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     """Losses, parameters and checkpoints are those of one rank, and each rank has half of the states; `fit` goes on from where it was."""
     with ranks("shared_out", folder=str(tmp_path)) as group:
         expected = alone("alone_of_shared_out", folder=str(tmp_path))
-        found = group.results()
+        done = [group.done(rank) for rank in range(TWO)]
+    assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
+    found = [each.result for each in done]
     assert same([each["losses"] for each in found]) == expected["losses"] and same([each["parameters"] for each in found]) == expected["parameters"]
     first, second = (set(each["states"]) for each in found)
     assert not first & second and first | second == set(expected["states"]) and min(len(first), len(second)) >= 2
