@@ -298,6 +298,30 @@ TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
 }
 
 // Of every optimizer: the blocks that it updates by are shared out whole.
+// A plan has gradients that another rank updates by leave, too: of a model that is mostly parameters, a rank with half of the
+// states needs no more memory than one with all, but for less than one gradient: plans of other programs fit otherwise.
+TEST(RankModes, GradientsOfOtherRanksLeaveByAPlan) {
+  DeepModel wide{.layers = 8, .rows = 16, .width = 128};
+  Binary file = wide.compiled();
+  auto least = [&](Sharding sharding) {
+    std::vector<uint64_t> bytes(2);
+    onRanks(2, "sim:pinned=16MiB,threads=1,link=8GB/s,dram=65536", [&](Rank &rank) {
+      auto [code, what] = errorOf([&] {
+        SessionOptions options = optionsOf({"", "", plan});
+        options.collectives = rank.together;
+        options.sharding = sharding;
+        Session session(rank.device, {{"deep", file}}, std::move(options));
+        session.allocateParameters();
+        session.certify(1);
+      });
+      EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+      bytes[size_t(rank.number())] = smallestNamed(what);
+    });
+    return std::ranges::max(bytes);
+  };
+  EXPECT_LT(least(Sharding::States), least(Sharding::None) + 128 * 128 * sizeof(float));
+}
+
 // One file with the states of all ranks, the same that one rank writes, from which any number of ranks goes on.
 TEST_P(RankModes, ACheckpointOfShardsIsThatOfOneRank) {
   RankModesRun run(GetParam(), 1, 0, Sharding::States);

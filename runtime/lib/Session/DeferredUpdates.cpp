@@ -48,7 +48,7 @@ std::vector<Tensor> Session::State::deferredInputs(size_t m) {
 
 std::vector<Tensor> Session::State::deferredTensors(const OptimizerPlan &plan) {
   std::vector<Tensor> tensors = optimizerTensors(*plan.optimizer, plan.optimizerInputs, deferred->rates, deferred->clip,
-                                                 /*giveGradients=*/false);
+                                                 GivesGradients::None);
   // They are given away once all have arrived: a failure until here leaves the update as it waits.
   for (const OptimizerValue &input : plan.optimizerInputs)
     if (input.feed == Feed::Gradient)

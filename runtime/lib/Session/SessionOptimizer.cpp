@@ -129,10 +129,10 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
 /// The inputs of a program of the optimizer phase, arrived: what comes over the
 /// link is waited for, and brought once more if it fails, as a program that writes
 /// in place must not begin without all that it reads. `scalars`: those among them
-/// that have arrived before, null elsewhere. `giveGradients`: this is the last
-/// reader, gradients are given away and freed as they are used up.
+/// that have arrived before, null elsewhere. Gradients of which this is the last reader, as
+/// `gives` says, are given away and freed as they are used up.
 std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                                     const LearningRates &rates, double clip, bool giveGradients,
+                                                     const LearningRates &rates, double clip, GivesGradients gives,
                                                      const std::vector<Tensor> &scalars) {
   auto comesByBlock = [&](size_t i) {
     if (inputs[i].feed == Feed::Parameter)
@@ -156,11 +156,19 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
         tensor = optimizerTensor(value, inputs[i], comes, rates, clip);
       wait(tensor);
     }
-    if (isGradient && giveGradients)
+    if (isGradient && (gives == GivesGradients::All || (gives == GivesGradients::Others && !isReadByOptimizer(inputs[i].slot))))
       gradientFor(inputs[i].slot) = Tensor();
     tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+bool Session::State::isReadByOptimizer(size_t slot) const {
+  return std::ranges::any_of(plans, [&](const OptimizerPlan &plan) {
+    return std::ranges::any_of(plan.optimizerInputs, [&](const OptimizerValue &input) {
+      return input.feed == Feed::Gradient && input.slot == slot;
+    });
+  });
 }
 
 /// Returns true if `tensor` was copied from the host for this input.
@@ -197,7 +205,7 @@ double Session::State::gradientNorm() {
   for (const OptimizerPlan &plan : plans)
     if (plan.gradNorm)
       norms.push_back(submit(device, *plan.gradNorm,
-                             optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, /*giveGradients=*/false),
+                             optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, GivesGradients::Others),
                              options.events)
                           .front());
   double square = 0;
@@ -369,7 +377,7 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
     bool hasBegun = writing;
     try {
       std::vector<Tensor> tensors = s.optimizerTensors(*plan.optimizer, plan.optimizerInputs, rates,
-                                                       result.clip / divisor, /*giveGradients=*/true, scalars[m]);
+                                                       result.clip / divisor, GivesGradients::All, scalars[m]);
       hasBegun = true;
       s.runOptimizer(plan, std::move(tensors));
       writing = true;

@@ -157,8 +157,12 @@ struct Session::State {
   void checkRates(const LearningRates &rates) const;
   Tensor optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock, const LearningRates &rates,
                          double clip);
+  /// The gradients that a program of the phase is the last to read: Others are those that no optimizer here reads, as
+  /// another rank does. A twin knows no ranks, and has the same programs.
+  enum class GivesGradients : int8_t { None, Others, All };
+  bool isReadByOptimizer(size_t slot) const;
   std::vector<Tensor> optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
-                                       const LearningRates &rates, double clip, bool giveGradients,
+                                       const LearningRates &rates, double clip, GivesGradients gives,
                                        const std::vector<Tensor> &scalars = {});
   StepResult optimize(const LearningRates &rates, std::span<const GradientHook> hooks);
   std::vector<Tensor> optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
