@@ -270,10 +270,8 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
   if (ranks->rank() > 0) {
     options.trace = options.report = "";
     options.profile = false;
-    if (options.strategy == "ddp") { // otherwise rank 0 writes what all save
+    if (options.strategy == "ddp") // otherwise rank 0 writes what all save
       options.save = "";
-      options.saveEvery = 0;
-    }
   }
   return ranks;
 }
@@ -342,7 +340,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   if (int64_t samples = session.calibrationSamples())
     session.calibrate(setup.upcoming(samples));
 
-  MidwayCheckpoints midway(session, options.save, options.saveEvery > 0, isFirst);
+  MidwayCheckpoints midway(session, options.save, options.saveEvery > 0 && !options.save.empty(), isFirst);
   Interruption interruption;
   auto leave = [&](bool isWhole) {
     Remains remains; // the checkpoint first: nothing else is as hard to get again
@@ -391,7 +389,8 @@ static int trainAmong(Together &together, TrainOptions options) {
       printStep(result, seconds, options.json);
     else if (isFirst)
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
-    if (options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps && !signalOf(interruption, ranks.get()))
+    bool isDue = options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps; // on every rank
+    if (isDue && !signalOf(interruption, ranks.get()) && !options.save.empty())
       midway.writeOrGoOn();
   }
   together.know = true;
