@@ -75,7 +75,7 @@ def table(best: dict[str, dict[str, dict]], args: argparse.Namespace) -> str:
         f"### Two ranks of one thread, config {args.config}", "",
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end; "
         f"`python bench/ranks/run.py {' '.join(args.given)}`; best of {args.rounds} medians over {args.steps - 5} steps, gloo.".replace(" `;", "`;"), "",
-        "| peer | one process, ms | two apart, ms | two ranks, ms | apart / ranks | alone / ranks | ratio to torch-ddp | peak RSS of a rank, MB | loss after 20 |",
+        "| peer | one process, ms | two apart, ms | two ranks, ms | apart / ranks | alone / ranks | ratio to torch-ddp | peak RSS of a rank, MB | loss of the last step |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for peer, ways in ms.items():
