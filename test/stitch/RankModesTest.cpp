@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Collectives/OnRanks.h"
+#include "CompiledModule.h"
 #include "DeepModel.h"
 #include "ErrorOf.h"
 #include "RandomTensors.h"
@@ -298,6 +299,38 @@ TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
 }
 
 // Of every optimizer: the blocks that it updates by are shared out whole.
+// Parameters lie as their module wants them: those that are not dense rows are sent by way of copies that are.
+TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
+  for (const char *layout : {"tile = [16, 16]", "strides = [1, 64]"})
+    for (const char *device : {"cpu:threads=1", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=8"}) {
+      SCOPED_TRACE(std::string(layout) + " on " + device);
+      std::string text = model.text();
+      const std::string role = "segue.role = #segue.role<parameter>";
+      const std::string attribute = std::string(", segue.layout = #segue.layout<") + layout + ">";
+      for (size_t at = 0; (at = text.find(role, at)) != text.npos;)
+        text.insert(at += role.size(), attribute);
+      CompiledModule module(text, {.name = "deep", .training = true, .optimizer = "adamw"});
+      ASSERT_TRUE(module.binary) << module.diagnostics;
+      auto make = [&](const DeviceRef &on, SessionOptions options) {
+        options.seed = 11;
+        Session session(on, {{"deep", *module.binary}}, std::move(options));
+        setValues(session);
+        return session;
+      };
+      Session alone = make(Device::open("cpu:threads=1"), {});
+      EXPECT_FALSE(alone.parameter("w0").desc().isDense());
+      std::vector<float> expected = trainParameters(alone, 6, 0, 2);
+      EXPECT_EQ(onRanks(2, device,
+                        [&](Rank &rank) {
+                          Session session =
+                              make(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
+                          EXPECT_TRUE(trainParameters(session, 6, rank.number(), 1) == expected);
+                        },
+                        {.seed = 5}),
+                nothing(2));
+    }
+}
+
 // A plan has gradients that another rank updates by leave, too: of a model that is mostly parameters, a rank with half of the
 // states needs no more memory than one with all, but for less than one gradient: plans of other programs fit otherwise.
 TEST(RankModes, GradientsOfOtherRanksLeaveByAPlan) {

@@ -12,6 +12,7 @@
 
 #include "ErrorOf.h"
 #include "OnRanks.h"
+#include "Session/TemporaryFolder.h"
 #include "Session/TrainingCourse.h"
 #include <atomic>
 #include <gtest/gtest.h>
@@ -338,6 +339,48 @@ TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
     }
   EXPECT_GT(torn, 0u);
   EXPECT_GT(whole, 0u);
+}
+
+// The same where ranks save what they share out: nobody waits for a rank that is gone, and the file is whole or the one
+// before.
+TEST_P(RanksTest, ARankThatIsGoneWhileAllSaveEndsTheOthers) {
+  TemporaryFolder folder;
+  std::string path = folder / "all.safetensors";
+  size_t failed = 0, saved = 0;
+  for (uint64_t call = 8; call < 48; ++call) {
+    int gone = int(call % 2);
+    std::filesystem::remove(path);
+    std::vector<ErrorCode> codes(2);
+    EXPECT_EQ(onRanks(
+                  2, GetParam(),
+                  [&](Rank &rank) {
+                    Session session =
+                        stitched(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
+                    setValues(session, 1);
+                    auto [code, what] = errorOf([&] {
+                      train(session, 1, rank.number(), 1);
+                      session.save(path);
+                      train(session, 1, rank.number(), 1);
+                    });
+                    codes[size_t(rank.number())] = code;
+                    bool isWell = code == ErrorCode(-1); // the fault comes later
+                    EXPECT_TRUE(code == ErrorCode::RankFailed || code == ErrorCode::StateTorn || isWell) << what;
+                  },
+                  {.timeoutSeconds = 20, .fault = InProcessOptions::Fault{gone, call, false}}),
+              nothing(2))
+        << call;
+    if (!std::filesystem::exists(path)) {
+      ++failed;
+      EXPECT_NE(codes[0], ErrorCode(-1)) << call;
+      continue;
+    }
+    ++saved;
+    Session alone = stitched(Device::open("cpu:threads=1"), {});
+    alone.load(path);
+    EXPECT_EQ(alone.stepCount(), 1);
+  }
+  EXPECT_GT(failed, 0u);
+  EXPECT_GT(saved, 0u);
 }
 
 // A rank without values tells the others at the first meeting, and all may begin when it has some.
