@@ -82,7 +82,7 @@ private:
   Fence bring(Message &message);
   Fence takeBack(const Message &message) noexcept;
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
-                const RingTraffic &traffic, std::function<void()> call);
+                const RingTraffic &traffic, std::function<void(bool isLost)> call);
   WorkCost costOf(const RingTraffic &traffic) const;
   /// Gives up the memory of messages that have arrived.
   void dropArrived();
@@ -179,10 +179,11 @@ Fence HostCollectives::takeBack(const Message &message) noexcept {
 }
 
 /// Appends the call of the transport to the queue, between bringing what it reads and taking back what it writes. A
-/// rank whose own tensors have failed calls all the same, as the others wait for it, with numbers that are none.
+/// rank whose own tensors have failed calls all the same, as the others wait for it, with numbers that are none and
+/// `isLost`.
 Fence HostCollectives::perform(std::string_view label, std::span<Message *const> read,
                                std::span<Message *const> written, const RingTraffic &traffic,
-                               std::function<void()> call) {
+                               std::function<void(bool isLost)> call) {
   Fence after;
   for (Message *message : read)
     after.join(bring(*message));
@@ -223,7 +224,7 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
           lost = error;
           std::memset(source.data, 0xff, source.bytes); // NaN of every float
         }
-      call();
+      call(lost != nullptr);
       if (lost)
         throw *lost;
       for (const Pack &each : out)
@@ -302,11 +303,16 @@ Fence HostCollectives::allReduce(std::span<const Tensor> tensors) {
                                                : RingTraffic::sum(message.bytes, ranks());
     return perform("a sum over ranks", both, both, traffic,
                    [transport = transport_, data = reinterpret_cast<float *>(message.data),
-                    count = message.bytes / sizeof(float), inOrder = options_.addsInOrder] {
+                    count = message.bytes / sizeof(float), inOrder = options_.addsInOrder](bool) {
                      inOrder ? addInOrder(*transport, data, data, 0, count, count)
                              : transport->allReduce(data, int64_t(count));
                    });
   });
+}
+
+/// What one rank alone has is told apart from numbers that are none: nobody adds it up and looks at the sum.
+static Error notThere(int rank) {
+  return Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " has not what it was to send: it was never written");
 }
 
 Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
@@ -320,8 +326,13 @@ Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
     return perform("a broadcast", isRoot ? std::span<Message *const>(both) : std::span<Message *const>(),
                    isRoot ? std::span<Message *const>() : std::span<Message *const>(both),
                    RingTraffic::broadcast(message.bytes, ranks()),
-                   [transport = transport_, data = message.data, bytes = message.bytes, root] {
-                     transport->broadcast(data, bytes, root);
+                   [transport = transport_, data = message.data, bytes = message.bytes, root](bool isLost) {
+                     uint8_t isThere = !isLost;
+                     transport->broadcast(&isThere, 1, root);
+                     if (isThere)
+                       transport->broadcast(data, bytes, root);
+                     else if (transport->rank() != root)
+                       throw notThere(root);
                    });
   });
 }
@@ -344,7 +355,7 @@ Fence HostCollectives::reduceScatter(const Tensor &whole, const Tensor &part) {
   return perform("a scattered sum", read, written, traffic,
                  [transport = transport_, all = reinterpret_cast<const float *>(from.data),
                   own = reinterpret_cast<float *>(to.data), count = part.elementCount(),
-                  inOrder = options_.addsInOrder] {
+                  inOrder = options_.addsInOrder](bool) {
                    inOrder ? addInOrder(*transport, all, own, uint64_t(transport->rank()) * count, count,
                                         count * uint64_t(transport->ranks()))
                            : transport->reduceScatter(all, own, int64_t(count));
@@ -358,7 +369,7 @@ Fence HostCollectives::allGather(const Tensor &part, const Tensor &whole) {
   Message from = messageFor(std::span(&part, 1)), to = messageFor(std::span(&whole, 1));
   Message *const read[] = {&from}, *const written[] = {&to};
   return perform("a gathering", read, written, RingTraffic::gathering(to.bytes, ranks()),
-                 [transport = transport_, own = from.data, all = to.data, bytes = from.bytes] {
+                 [transport = transport_, own = from.data, all = to.data, bytes = from.bytes](bool) {
                    transport->allGather(own, all, bytes);
                  });
 }
@@ -369,8 +380,11 @@ Fence HostCollectives::send(const Tensor &tensor, int to) {
   Message message = messageFor(std::span(&tensor, 1));
   Message *const read[] = {&message};
   return perform("a tensor to another rank", read, {}, RingTraffic::toOne(message.bytes),
-                 [transport = transport_, data = message.data, bytes = message.bytes, to] {
-                   transport->send(data, bytes, to);
+                 [transport = transport_, data = message.data, bytes = message.bytes, to](bool isLost) {
+                   uint8_t isThere = !isLost;
+                   transport->send(&isThere, 1, to);
+                   if (isThere)
+                     transport->send(data, bytes, to);
                  });
 }
 
@@ -380,7 +394,11 @@ Fence HostCollectives::receive(const Tensor &tensor, int from) {
   Message message = messageFor(std::span(&tensor, 1));
   Message *const written[] = {&message};
   return perform("a tensor of another rank", {}, written, RingTraffic::toOne(0),
-                 [transport = transport_, data = message.data, bytes = message.bytes, from] {
+                 [transport = transport_, data = message.data, bytes = message.bytes, from](bool) {
+                   uint8_t isThere = 0;
+                   transport->receive(&isThere, 1, from);
+                   if (!isThere)
+                     throw notThere(from);
                    transport->receive(data, bytes, from);
                  });
 }

@@ -113,24 +113,21 @@ void Session::State::shareUpdates(int64_t number) {
 // Checkpoints
 //===----------------------------------------------------------------------===//
 
-/// What rank 0 says at a meeting about a checkpoint: the key of a state that it asks for, or how it has ended.
+/// Meets the other ranks in the midst of a save. Rank 0 says the key of the state that it asks for, or none when the file is
+/// written; a rank that cannot go on says why. Returns what rank 0 has said; throws RankFailed where another rank cannot.
 static std::string meetAboutCheckpoint(Collectives &ranks, const std::string &key, const std::string &failure) {
   std::vector<std::string> told =
       ranks.exchange("a checkpoint", Json::array({key, failure}).dump(-1, ' ', false, Json::error_handler_t::replace));
-  std::string asked;
-  for (size_t rank = 0; rank < told.size(); ++rank) {
-    Json word = Json::parse(told[rank]);
-    if (std::string why = word[1]; failure.empty() && !why.empty())
+  for (size_t rank = 0; rank < told.size() && failure.empty(); ++rank)
+    if (std::string why = Json::parse(told[rank])[1]; !why.empty())
       throw Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " cannot save: " + why);
-    if (rank == 0)
-      asked = word[0];
-  }
-  return asked;
+  return Json::parse(told[0])[0];
 }
 
 Tensor Session::State::receiveState(const std::string &key) {
   Collectives &ranks = *options.collectives;
   meetAboutCheckpoint(ranks, key, "");
+  meetAboutCheckpoint(ranks, "", ""); // whoever has it can read it
   const ShardedStates::State &state = shards->states().at(key);
   Tensor host = Tensor::onHost(device, state.desc.shape, state.desc.element);
   device->wait(ranks.receive(host, state.rank));
@@ -145,8 +142,9 @@ void Session::State::saveShards(const std::filesystem::path &path, Checkpoint ch
           key, DeferredTensor{state.desc.shape, state.desc.element, [this, key = key] { return receiveState(key); }});
   try {
     saveCheckpoint(path, checkpoint);
-  } catch (const Error &error) {
-    if (error.code() != ErrorCode::RankFailed)
+  } catch (const std::exception &error) {
+    auto *known = dynamic_cast<const Error *>(&error);
+    if (!known || known->code() != ErrorCode::RankFailed) // which all know
       meetAboutCheckpoint(*options.collectives, "", error.what());
     throw;
   }
@@ -156,10 +154,18 @@ void Session::State::saveShards(const std::filesystem::path &path, Checkpoint ch
 void Session::State::sendStates() {
   Collectives &ranks = *options.collectives;
   for (std::string key; !(key = meetAboutCheckpoint(ranks, "", "")).empty();) {
-    if (shards->states().at(key).rank != ranks.rank())
-      continue;
-    Tensor host = toHost(optimizerState.at(key));
-    device->wait(ranks.send(host, 0));
+    bool isOwn = shards->states().at(key).rank == ranks.rank();
+    Tensor host;
+    try {
+      if (isOwn)
+        wait(host = toHost(optimizerState.at(key)));
+    } catch (const std::exception &error) {
+      meetAboutCheckpoint(ranks, "", error.what());
+      throw;
+    }
+    meetAboutCheckpoint(ranks, "", "");
+    if (isOwn)
+      device->wait(ranks.send(host, 0));
   }
 }
 

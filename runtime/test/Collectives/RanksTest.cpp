@@ -300,17 +300,18 @@ TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
     }
 }
 
+static std::map<std::string, std::vector<float>> parametersOf(const Session &session) {
+  std::map<std::string, std::vector<float>> all;
+  for (const ParameterInfo &info : session.parameters())
+    all[info.key] = values(session.parameter(info.key));
+  return all;
+}
+
 // The same where ranks send each other what they have updated: what a rank gives out is of a whole step, or nothing.
 TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);
   std::vector<std::map<std::string, std::vector<float>>> parameters;
-  auto parametersOf = [](const Session &session) {
-    std::map<std::string, std::vector<float>> all;
-    for (const ParameterInfo &info : session.parameters())
-      all[info.key] = values(session.parameter(info.key));
-    return all;
-  };
   for (int step = 0; step < 5; ++step) {
     train(alone, step > 0, 0, 2);
     parameters.push_back(parametersOf(alone));
@@ -381,6 +382,58 @@ TEST_P(RanksTest, ARankThatIsGoneWhileAllSaveEndsTheOthers) {
   }
   EXPECT_GT(failed, 0u);
   EXPECT_GT(saved, 0u);
+}
+
+// What a rank has updated and cannot read reaches nobody as numbers.
+TEST(Ranks, AnUpdateThatCannotBeReadIsNotTaken) {
+  Session alone = stitched(Device::open("cpu:threads=1"), {});
+  setValues(alone, 1);
+  alone.step(std::vector{batchOf(alone.device(), 0, 0), batchOf(alone.device(), 0, 1)}, 1e-3);
+  size_t torn = 0;
+  for (int copy = 1; copy < 24; ++copy)
+    onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      if (rank.number() == 1) {
+        rank.device = Device::open("sim:dram=1MiB,fail-d2h=" + std::to_string(copy) + "+");
+        rank.together = makeCollectives(rank.device, rank.transport);
+      }
+      Session session = stitched(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
+      setValues(session, 1);
+      errorOf([&] { session.step(batchOf(rank.device, 0, rank.number()), 1e-3); });
+      std::map<std::string, std::vector<float>> now;
+      if (auto [code, what] = errorOf([&] { now = parametersOf(session); }); rank.number() == 0 && session.stepCount()) {
+        EXPECT_TRUE(code == ErrorCode::StateTorn || now == parametersOf(alone)) << copy << ": " << what;
+        torn += code == ErrorCode::StateTorn;
+      }
+    });
+  EXPECT_GT(torn, 0u);
+}
+
+// A state that a rank cannot read ends the save on all at once, whoever has it.
+TEST(Ranks, AStateThatCannotBeReadEndsASave) {
+  TemporaryFolder folder;
+  size_t reached = 0;
+  for (int copy = 1; copy < 24; ++copy) {
+    std::vector<std::string> thrown(2);
+    onRanks(
+        2, "cpu:threads=1",
+        [&](Rank &rank) {
+          if (rank.number() == 1) {
+            rank.device = Device::open("sim:dram=1MiB,fail-d2h=" + std::to_string(copy) + "+");
+            rank.together = makeCollectives(rank.device, rank.transport);
+          }
+          Session session = stitched(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
+          setValues(session, 1);
+          auto [code, what] = errorOf([&] {
+            session.step(batchOf(rank.device, 0, rank.number()), 1e-3);
+            session.save(folder / "all.safetensors");
+          });
+          thrown[size_t(rank.number())] = what;
+        },
+        {.timeoutSeconds = 3});
+    EXPECT_EQ(thrown[0].find("within 3"), std::string::npos) << copy << ": " << thrown[0] << "; " << thrown[1];
+    reached += thrown[0].find("cannot save") != std::string::npos;
+  }
+  EXPECT_GT(reached, 0u);
 }
 
 // A rank without values tells the others at the first meeting, and all may begin when it has some.

@@ -16,8 +16,9 @@
 // The operations work on the device's memory, or on its home on the host. Each is appended
 // to Queue::Network and returns the fence of its end; readers that are queued behind it wait
 // for it as for any work, and a failure is told by the storage that it was to write. A rank
-// whose own tensor was never written takes part all the same, since others wait for it, with
-// bytes of 0xff (NaN of every float). One thread submits to a device, and calls this.
+// whose own tensor was never written takes part all the same, since others wait for it: in
+// sums and gatherings with bytes of 0xff (NaN of every float); what it alone has fails on
+// the ranks that were to get it. One thread submits to a device, and calls this.
 //
 //===----------------------------------------------------------------------===//
 
