@@ -13,6 +13,7 @@
 
 #include "../Hash.h"
 #include "BinaryImage.h"
+#include "CommandBuffers.h"
 #include "FileTrailer.h"
 #include "SignatureHash.h"
 #include "segue/runtime/Error.h"
@@ -25,44 +26,36 @@ namespace segue::inline runtime {
 namespace {
 constexpr uint32_t dropped = UINT32_MAX;
 
-/// Calls `visit(number of a buffer, written)` for each operand; the number may be changed.
-template <typename Visit>
-void forEachBuffer(const schema::BinaryT &binary, schema::CommandT &command, Visit &&visit) {
-  auto views = [&](bool isWritten, auto &...each) {
+/// Renumbers the buffers that a command names.
+void renumberBuffers(schema::CommandT &command, const std::function<uint32_t(uint32_t)> &to) {
+  auto renumber = [&](auto &...views) {
     auto one = [&](auto &view) {
       if (view)
-        visit(view->buffer, isWritten);
+        view->buffer = to(view->buffer);
     };
-    (one(each), ...);
+    (one(views), ...);
   };
   schema::CommandBodyUnion &body = command.body;
-  if (auto *launch = body.AsLaunch()) {
-    size_t firstWritten = launch->args.size() - binary.kernels[launch->kernel]->outputs;
-    for (size_t i = 0; i < launch->args.size(); ++i)
-      visit(launch->args[i], i >= firstWritten);
-  } else if (auto *matmul = body.AsMatmul()) {
-    views(false, matmul->a, matmul->b, matmul->bias);
-    views(true, matmul->c);
-  } else if (auto *attention = body.AsAttention()) {
-    views(false, attention->q, attention->k, attention->v, attention->mask);
-    views(true, attention->out, attention->lse);
-  } else if (auto *grad = body.AsAttentionGrad()) {
-    views(false, grad->q, grad->k, grad->v, grad->mask, grad->out, grad->lse, grad->grad_out);
-    views(true, grad->grad_q, grad->grad_k, grad->grad_v);
-  } else if (auto *call = body.AsLibraryCall()) {
-    for (auto &view : call->reads)
-      views(false, view);
-    for (auto &view : call->writes)
-      views(true, view);
-  } else if (auto *copy = body.AsToLayout()) {
-    views(false, copy->source);
-    views(true, copy->target);
-  } else if (auto *fill = body.AsFill()) {
-    visit(fill->buffer, true);
-  }
+  if (auto *launch = body.AsLaunch())
+    std::ranges::transform(launch->args, launch->args.begin(), to);
+  else if (auto *matmul = body.AsMatmul())
+    renumber(matmul->a, matmul->b, matmul->bias, matmul->c);
+  else if (auto *at = body.AsAttention())
+    renumber(at->q, at->k, at->v, at->mask, at->out, at->lse);
+  else if (auto *grad = body.AsAttentionGrad())
+    renumber(grad->q, grad->k, grad->v, grad->mask, grad->out, grad->lse, grad->grad_out, grad->grad_q, grad->grad_k,
+             grad->grad_v);
+  else if (auto *copy = body.AsToLayout())
+    renumber(copy->source, copy->target);
+  else if (auto *fill = body.AsFill())
+    fill->buffer = to(fill->buffer);
+  else if (auto *call = body.AsLibraryCall())
+    for (auto *views : {&call->reads, &call->writes})
+      for (auto &view : *views)
+        renumber(view);
 }
 
-/// The numbers that elements of a list have once the others are left out.
+/// A Renumbering knows which elements of a list are kept, and the number that each of them gets.
 class Renumbering {
 public:
   explicit Renumbering(size_t count) : isKept(count), to_(count, dropped) {}
@@ -86,144 +79,144 @@ private:
   std::vector<uint32_t> to_;
 };
 
+/// What outputs of a program need, and the program without the rest.
 class Slicer {
 public:
-  Slicer(schema::BinaryT &binary, schema::ProgramT &program)
-      : binary_(binary), program_(program), inputs_(program.inputs.size()), outputs_(program.outputs.size()),
-        buffers_(program.buffers.size()), commands_(program.commands.size()), sameAs_(program.outputs.size(), dropped) {
-    for (const auto &alias : program.aliases)
-      if (alias->required)
-        sameAs_[alias->output] = alias->input;
+  Slicer(const BinaryImage &image, size_t program)
+      : root_(image.root()), info_(image.programs()[program]), inputs_(info_.inputs.size()),
+        outputs_(info_.outputs.size()), buffers_(countOf(info_.table->buffers())),
+        commands_(countOf(info_.table->commands())), sameAs_(info_.outputs.size(), dropped) {
+    for (const Alias &alias : info_.aliases)
+      if (alias.required)
+        sameAs_[alias.output] = alias.input;
   }
 
   /// Marks what these outputs need, and returns all outputs that are made with them.
-  const std::vector<bool> &mark(const std::vector<bool> &outputs) {
-    outputs_.isKept = outputs;
-    inputs_.isKept.assign(inputs_.isKept.size(), false);
-    buffers_.isKept.assign(buffers_.isKept.size(), false);
-    for (size_t i = 0; i < outputs.size(); ++i)
-      if (outputs[i] && sameAs_[i] != dropped)
-        inputs_.isKept[sameAs_[i]] = true;
-    chooseCommands();
-    return outputs_.isKept;
-  }
-  /// Leaves in the program what is marked.
-  void slice() {
-    keepMarks();
-    dropEmptyBlocks();
-    renumber();
+  const std::vector<bool> &mark(const std::vector<bool> &outputs);
+  /// Leaves in `program`, which is this one unpacked, what is marked.
+  void slice(schema::ProgramT &program) {
+    keepMarks(program);
+    dropEmptyBlocks(program);
+    renumber(program);
   }
 
 private:
-  /// Returns the mark of the value that lies in a buffer: that of the input, the output or the buffer itself.
-  std::vector<bool>::reference markOf(uint32_t number) {
-    const schema::BufferT &buffer = *program_.buffers[number];
-    switch (buffer.kind) {
-    case schema::BufferKind::input:
-      return inputs_.isKept[buffer.index];
-    case schema::BufferKind::output:
-      if (sameAs_[buffer.index] != dropped)
-        return inputs_.isKept[sameAs_[buffer.index]];
-      return outputs_.isKept[buffer.index];
-    default:
-      return buffers_.isKept[number];
-    }
-  }
+  std::vector<bool>::reference markOf(uint32_t number);
+  void keepMarks(const schema::ProgramT &program);
+  void dropEmptyBlocks(const schema::ProgramT &program);
+  void renumber(schema::ProgramT &program);
 
-  void chooseCommands() {
-    // Temporaries that share bytes of an arena are values of their own: each is known by its number.
-    for (size_t c = program_.commands.size(); c-- > 0;) {
-      schema::CommandT &command = *program_.commands[c];
-      bool isNeeded = false;
-      forEachBuffer(binary_, command,
-                    [&](uint32_t buffer, bool isWritten) { isNeeded |= isWritten && markOf(buffer); });
-      commands_.isKept[c] = isNeeded;
-      if (isNeeded)
-        forEachBuffer(binary_, command, [&](uint32_t buffer, bool) {
-          markOf(buffer) = true;
-          buffers_.isKept[buffer] = true;
-          const schema::BufferT &of = *program_.buffers[buffer];
-          if (of.kind == schema::BufferKind::output)
-            outputs_.isKept[of.index] = true;
-        });
-    }
-  }
-
-  void keepMarks() {
-    for (size_t c = 0; c < program_.commands.size(); ++c) {
-      schema::CommandBodyUnion &body = program_.commands[c]->body;
-      if (auto *save = body.AsSave())
-        commands_.isKept[c] = outputs_.isKept[save->output];
-      else if (auto *restore = body.AsRestore())
-        commands_.isKept[c] = inputs_.isKept[restore->input];
-      else if (auto *free = body.AsFree())
-        commands_.isKept[c] = inputs_.isKept[free->input];
-      else if (body.type == schema::CommandBody::SetPhase)
-        commands_.isKept[c] = true;
-    }
-  }
-
-  void dropEmptyBlocks() {
-    struct Open {
-      size_t command;
-      bool isEmpty = true;
-    };
-    std::vector<Open> open;
-    for (size_t c = 0; c < program_.commands.size(); ++c) {
-      schema::CommandBody type = program_.commands[c]->body.type;
-      if (type == schema::CommandBody::BlockBegin) {
-        open.push_back({c});
-      } else if (type == schema::CommandBody::BlockEnd) {
-        Open block = open.back();
-        open.pop_back();
-        commands_.isKept[block.command] = commands_.isKept[c] = !block.isEmpty;
-        if (!block.isEmpty && !open.empty())
-          open.back().isEmpty = false;
-      } else if (commands_.isKept[c] && !open.empty()) {
-        open.back().isEmpty = false;
-      }
-    }
-  }
-
-  void renumber() {
-    commands_.apply(program_.commands);
-    inputs_.apply(program_.inputs);
-    outputs_.apply(program_.outputs);
-    buffers_.apply(program_.buffers);
-    for (auto &command : program_.commands) {
-      forEachBuffer(binary_, *command, [&](uint32_t &buffer, bool) { buffer = buffers_[buffer]; });
-      if (auto *save = command->body.AsSave())
-        save->output = outputs_[save->output];
-      else if (auto *restore = command->body.AsRestore())
-        restore->input = inputs_[restore->input];
-      else if (auto *free = command->body.AsFree())
-        free->input = inputs_[free->input];
-    }
-    std::vector<uint64_t> ends(program_.arenas.size());
-    for (auto &buffer : program_.buffers)
-      if (buffer->kind == schema::BufferKind::input)
-        buffer->index = inputs_[buffer->index];
-      else if (buffer->kind == schema::BufferKind::output)
-        buffer->index = outputs_[buffer->index];
-      else if (buffer->kind == schema::BufferKind::arena)
-        ends[buffer->index] = std::max(ends[buffer->index], buffer->offset + buffer->bytes);
-    for (size_t i = 0; i < ends.size(); ++i) {
-      program_.arenas[i]->bytes = std::min(program_.arenas[i]->bytes, ends[i]);
-      program_.arenas[i]->lower_bound = std::min(program_.arenas[i]->lower_bound, ends[i]);
-    }
-    std::erase_if(program_.aliases, [&](auto &alias) {
-      alias->input = inputs_[alias->input];
-      alias->output = outputs_[alias->output];
-      return alias->input == dropped || alias->output == dropped;
-    });
-  }
-
-  schema::BinaryT &binary_;
-  schema::ProgramT &program_;
+  const schema::Binary &root_;
+  const ProgramInfo &info_;
   Renumbering inputs_, outputs_, buffers_, commands_;
   /// The input that an output is under another name.
   std::vector<uint32_t> sameAs_;
 };
+
+/// Returns the mark of the value that lies in a buffer: that of the input, the output or the buffer itself.
+std::vector<bool>::reference Slicer::markOf(uint32_t number) {
+  const schema::Buffer &buffer = *info_.table->buffers()->Get(number);
+  if (buffer.kind() == schema::BufferKind::input)
+    return inputs_.isKept[buffer.index()];
+  if (buffer.kind() != schema::BufferKind::output)
+    return buffers_.isKept[number];
+  uint32_t input = sameAs_[buffer.index()];
+  return input == dropped ? outputs_.isKept[buffer.index()] : inputs_.isKept[input];
+}
+
+const std::vector<bool> &Slicer::mark(const std::vector<bool> &outputs) {
+  outputs_.isKept = outputs;
+  inputs_.isKept.assign(inputs_.isKept.size(), false);
+  buffers_.isKept.assign(buffers_.isKept.size(), false);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i] && sameAs_[i] != dropped)
+      inputs_.isKept[sameAs_[i]] = true;
+  // Temporaries that share bytes of an arena are values of their own: each is known by its number.
+  for (uint32_t c = countOf(info_.table->commands()); c-- > 0;) {
+    const schema::Command &command = *info_.table->commands()->Get(c);
+    bool isNeeded = false;
+    forEachBuffer(root_, command, [&](uint32_t buffer, bool isWritten) { isNeeded |= isWritten && markOf(buffer); });
+    commands_.isKept[c] = isNeeded;
+    if (isNeeded)
+      forEachBuffer(root_, command, [&](uint32_t buffer, bool) {
+        markOf(buffer) = true;
+        buffers_.isKept[buffer] = true;
+        const schema::Buffer &of = *info_.table->buffers()->Get(buffer);
+        if (of.kind() == schema::BufferKind::output)
+          outputs_.isKept[of.index()] = true;
+      });
+  }
+  return outputs_.isKept;
+}
+
+void Slicer::keepMarks(const schema::ProgramT &program) {
+  for (size_t c = 0; c < program.commands.size(); ++c) {
+    const schema::CommandBodyUnion &body = program.commands[c]->body;
+    if (auto *save = body.AsSave())
+      commands_.isKept[c] = outputs_.isKept[save->output];
+    else if (auto *restore = body.AsRestore())
+      commands_.isKept[c] = inputs_.isKept[restore->input];
+    else if (auto *free = body.AsFree())
+      commands_.isKept[c] = inputs_.isKept[free->input];
+    else if (body.type == schema::CommandBody::SetPhase)
+      commands_.isKept[c] = true;
+  }
+}
+
+void Slicer::dropEmptyBlocks(const schema::ProgramT &program) {
+  struct Open {
+    size_t command;
+    bool isEmpty = true;
+  };
+  std::vector<Open> open;
+  for (size_t c = 0; c < program.commands.size(); ++c) {
+    schema::CommandBody type = program.commands[c]->body.type;
+    if (type == schema::CommandBody::BlockBegin) {
+      open.push_back({c});
+    } else if (type == schema::CommandBody::BlockEnd) {
+      Open block = open.back();
+      open.pop_back();
+      commands_.isKept[block.command] = commands_.isKept[c] = !block.isEmpty;
+      if (!block.isEmpty && !open.empty())
+        open.back().isEmpty = false;
+    } else if (commands_.isKept[c] && !open.empty()) {
+      open.back().isEmpty = false;
+    }
+  }
+}
+
+void Slicer::renumber(schema::ProgramT &program) {
+  commands_.apply(program.commands);
+  inputs_.apply(program.inputs);
+  outputs_.apply(program.outputs);
+  buffers_.apply(program.buffers);
+  for (auto &command : program.commands) {
+    renumberBuffers(*command, [&](uint32_t buffer) { return buffers_[buffer]; });
+    if (auto *save = command->body.AsSave())
+      save->output = outputs_[save->output];
+    else if (auto *restore = command->body.AsRestore())
+      restore->input = inputs_[restore->input];
+    else if (auto *free = command->body.AsFree())
+      free->input = inputs_[free->input];
+  }
+  std::vector<uint64_t> ends(program.arenas.size());
+  for (auto &buffer : program.buffers)
+    if (buffer->kind == schema::BufferKind::input)
+      buffer->index = inputs_[buffer->index];
+    else if (buffer->kind == schema::BufferKind::output)
+      buffer->index = outputs_[buffer->index];
+    else if (buffer->kind == schema::BufferKind::arena)
+      ends[buffer->index] = std::max(ends[buffer->index], buffer->offset + buffer->bytes);
+  for (size_t i = 0; i < ends.size(); ++i) {
+    program.arenas[i]->bytes = std::min(program.arenas[i]->bytes, ends[i]);
+    program.arenas[i]->lower_bound = std::min(program.arenas[i]->lower_bound, ends[i]);
+  }
+  std::erase_if(program.aliases, [&](auto &alias) {
+    alias->input = inputs_[alias->input];
+    alias->output = outputs_[alias->output];
+    return alias->input == dropped || alias->output == dropped;
+  });
+}
 
 void hashSignature(schema::ProgramT &program) {
   flatbuffers::FlatBufferBuilder scratch;
@@ -264,8 +257,7 @@ std::vector<std::byte> fileOf(schema::BinaryT &binary, const BinaryImage &from) 
 
 std::vector<size_t> Binary::outputsMadeTogether(std::string_view name) const {
   const Program &whole = program(name);
-  std::unique_ptr<schema::BinaryT> binary(image_->root().UnPack());
-  Slicer slicer(*binary, *binary->programs[whole.index()]);
+  Slicer slicer(*image_, whole.index());
   std::vector<size_t> first(whole.outputs().size());
   std::iota(first.begin(), first.end(), 0);
   for (size_t i = 0; i < first.size(); ++i) {
@@ -281,22 +273,22 @@ std::vector<size_t> Binary::outputsMadeTogether(std::string_view name) const {
 
 Binary Binary::slice(std::string_view name, const std::function<bool(const Value &)> &isKept) const {
   const Program &whole = program(name);
-  std::unique_ptr<schema::BinaryT> binary(image_->root().UnPack());
-  schema::ProgramT &program = *binary->programs[whole.index()];
   if (!whole.savePoints().empty())
     throw Error(ErrorCode::Unsupported, this->name() + ": program \"" + whole.name() +
                                             "\" saves values for another one, which are not sliced with it");
   std::vector<bool> wanted;
   for (const Value &output : whole.outputs())
     wanted.push_back(isKept(output));
-  Slicer slicer(*binary, program);
+  Slicer slicer(*image_, whole.index());
   const std::vector<bool> &made = slicer.mark(wanted);
   for (size_t i = 0; i < wanted.size(); ++i)
     if (made[i] && !wanted[i])
       throw Error(ErrorCode::Unsupported, this->name() + ": program \"" + whole.name() + "\" makes \"" +
                                               whole.output(i).name +
                                               "\" by a command that others need, so that it cannot be left out");
-  slicer.slice();
+  std::unique_ptr<schema::BinaryT> binary(image_->root().UnPack());
+  schema::ProgramT &program = *binary->programs[whole.index()];
+  slicer.slice(program);
   hashSignature(program);
   auto image = std::make_shared<BinaryImage>(FileBytes::copy(fileOf(*binary, *image_)), this->name(), LoadOptions());
   image->takeLeaveOf(*image_);
