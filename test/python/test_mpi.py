@@ -9,6 +9,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -165,6 +166,33 @@ def test_a_rank_that_is_killed_ends_all(gpt, tmp_path):
     on = [word for word in command(steps=2) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
     first = int(re.match(r"step (\d+)", steps_of(run(gpt, on))[0]).group(1))
     assert first > 25 and first % 5 == 1
+
+
+def test_a_full_disk_costs_a_checkpoint_of_all_and_not_the_run(gpt, tmp_path):
+    """Rank 0 writes states that others send it: none waits for a file that cannot be written, and the one before stays."""
+    checkpoint = tmp_path / "last.safetensors"
+    words = command("--ranks", "mpi", "--strategy", "zero1", "--save", checkpoint, "--save-every", 4, steps=100000)
+    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    try:
+        while not checkpoint.exists():
+            process.stdout.readline()
+        # No file of rank 0 may grow from here on, as on a disk that is full.
+        first = int((gpt / "rank0").read_text())
+        unlimited = resource.prlimit(first, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        warning = process.stderr.readline()
+        last_good = checkpoint.read_bytes()
+        lines = [process.stdout.readline() for _ in range(20)]
+        assert lines[-1].startswith("step ") and checkpoint.read_bytes() == last_good
+        assert "warning: no checkpoint of step" in warning and "File too large" in warning
+        resource.prlimit(first, resource.RLIMIT_FSIZE, unlimited)
+        os.kill(int((gpt / "rank1").read_text()), signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert error.count("warning: no checkpoint") >= 3 and "RANK_FAILED" not in error, error
+    on = [word for word in command(steps=1) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
+    assert checkpoint.read_bytes() != last_good and steps_of(run(gpt, on))
 
 
 def test_a_rank_that_hangs_ends_all(gpt):
