@@ -183,12 +183,12 @@ class Ranks:
         The bytes of a message.
     adds_in_order : bool
         Adds one rank after the other.
-    shards_states : bool
-        Each rank has the optimizer states of some parameters, and updates them for all.
+    strategy : str
+        ``ddp``, or ``zero1``: each rank has the optimizer states of some parameters, and updates them for all.
     """
 
-    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, shards_states: bool = False):
-        self._transport, self._bucket_bytes, self.adds_in_order, self.shards_states = transport, bucket_bytes, adds_in_order, shards_states
+    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp"):
+        self._transport, self._bucket_bytes, self.adds_in_order, self.strategy = transport, bucket_bytes, adds_in_order, strategy
         self.rank, self.count = (transport.rank, transport.ranks) if transport is not None else (0, 1)
         #: For the session; None for one rank.
         self.collectives: _runtime.Collectives | None = None
@@ -197,6 +197,11 @@ class Ranks:
     def are_several(self) -> bool:
         """Whether there is more than this one, or a group of one."""
         return self._transport is not None
+
+    @property
+    def shares_states(self) -> bool:
+        """Whether each rank has the states of some parameters alone."""
+        return self.strategy == "zero1"
 
     @property
     def writes(self) -> bool:
@@ -258,7 +263,7 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
         raise InvalidArgumentError(f"bucket_mb is {bucket_mb!r}; it is the MiB of a message, above 0")
     if reduction not in (None, "ordered"):
         raise InvalidArgumentError(f'reduction is {reduction!r}; it is "ordered", or left out')
-    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how == "zero1")
+    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how)
 
 
 def _has_ended(work: "dist.Work", seconds: float) -> bool:

@@ -27,22 +27,22 @@ from .errors import InvalidArgumentError, MissingWeightError, RankFailedError, U
 from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
-from .memory import Memory, forecast, parse_bytes
+from .memory import parse_bytes
 from .module import LoadedModule, Module, Program
 from .optimizers import Optimizer
 from .precision import LossScale
 from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
-from .stitch_report import StitchReport
 from .tensors import Order, device as open_device, give, is_on_gpu, kind_of, require_on, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
+from .trainer_figures import Figures
 from .training_loop import History, Run
 from .whole_step import WholeStep
 
 
-class Trainer(Checkpoints):
+class Trainer(Checkpoints, Figures):
     """Trains stitched modules: forward, backward, clipping and optimizer in the runtime.
 
     The outputs of a module feed the inputs of the next one that the batch does
@@ -179,7 +179,7 @@ class Trainer(Checkpoints):
             for module in named.values():
                 module.to_precision(precision)
         self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction)
-        # As with files: runs once, when the trainer goes or when Python ends.
+        # The transport is left once, when the trainer goes or when Python ends, as files are written then.
         self._leave = weakref.finalize(self, self._ranks.leave)
         if not self._ranks.writes:
             trace = report = None
@@ -231,7 +231,7 @@ class Trainer(Checkpoints):
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
             aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given(), collectives=self._ranks.collectives,
-            shards_states=self._ranks.shards_states)
+            strategy=self._ranks.strategy)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         self._hooks: list[GradientHook] = []
@@ -255,7 +255,7 @@ class Trainer(Checkpoints):
         """Refuses ranks that would train in other ways. What the programs compute with, the runtime does not compare."""
         ways = self._ranks.exchange("trainers", {
             "the optimizer": repr(self.optimizer.key()), "the trained modules": list(self.modules),
-            "their precision": [module.precision for module in self.modules.values()], "reduction": self._ranks.adds_in_order, "what ranks have pieces of": self._ranks.shards_states})
+            "their precision": [module.precision for module in self.modules.values()], "reduction": self._ranks.adds_in_order, "distributed": self._ranks.strategy})
         for rank, way in enumerate(ways):
             for what, value in way.items():
                 if value != ways[0][what]:
@@ -685,71 +685,6 @@ class Trainer(Checkpoints):
             self._session.set_parameter(info.key, opened.load_layer(self._device, name, info.element))
             taken.append(info.key)
         return taken
-
-    def certify(self, microbatches: int = 1) -> int:
-        """The bytes of the device's memory that steps of so many batches will do with, found out before they run.
-
-        With a plan, its addresses take that many. By watermarks and with streamed blocks, steps were played on a
-        virtual twin, and once more with that many bytes and no more. From here on such steps keep to it, and a device
-        of that size trains to the same bits. `BudgetInfeasibleError` if the cap is too small for any step.
-        """
-        return self._session.certify(microbatches)
-
-    def held(self) -> dict[str, dict[str, int]]:
-        """Bytes that are held now, by memory and kind: ``held()["device_dram"]["weights"]``, ``held()["disk"]["optimizer"]``.
-
-        Kinds are ``weights``, ``optimizer``, ``gradients``, ``activations``, ``inputs and outputs``, ``temporaries`` and ``other``.
-        With `budget` and `spill_dir`, ``device_dram`` is the budget's memory. What can leave has room on the disk all the time.
-        """
-        return self._device.held()
-
-    def traffic(self) -> dict[str, dict[str, float]]:
-        """What came into the device's memory and left it so far: ``traffic()["in"]["bytes"]`` and ``["seconds"]``, and ``"out"``.
-
-        The seconds are those of the copies, which run beside compute. With `spill_dir`, the other side is the disk.
-        """
-        return self._device.traffic()
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most of the device's own memory that was in use at once since it was opened, in bytes."""
-        return self._device.peak_bytes
-
-    @property
-    def fused_calls(self) -> int:
-        """Products so far that multiplied with codes of a frozen weight (``frozen_storage``)."""
-        return self._device.fused_calls
-
-    def stitch_report(self) -> "StitchReport":
-        """Returns what the seams between programs have cost on this device so far."""
-        return StitchReport(self._device.stitch_report)
-
-    def memory(self, budget: int | str | None = None, *, device: str | None = None, seal: bool | None = None) -> Memory:
-        """Tells what a step of this trainer will hold, do and take under a budget, before anything runs.
-
-        Parameters
-        ----------
-        budget : int or str, optional
-            Bytes of device memory, or a text such as ``512MiB``.
-        device : str, optional
-            Where it would train; default: where the trainer does. On ``cpu`` what leaves goes to a disk.
-        seal : bool, optional
-            Count what sealed checkpoints take of the disk; default: if the trainer was made with `seal`.
-
-        Raises
-        ------
-        BudgetInfeasibleError
-            No plan keeps to the budget; the report has the smallest one and who holds it.
-        UnsupportedError
-            Seals on a device without a disk below its memory.
-
-        Examples
-        --------
-        >>> print(trainer.memory("512MiB"))
-        """
-        return forecast(self._binaries(), budget=budget, device=device or self._device.name,
-                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
-                        seal=self._seal_path is not None if seal is None else seal)
 
     def close(self) -> None:
         """Writes trace and report, if there are any; steps after it are not in them.

@@ -78,7 +78,7 @@ class Checkpoints:
             With ``zero1``: another rank cannot save, or does not.
         """
         text = self._notes_text(notes)
-        if self._ranks.writes or self._ranks.shards_states:
+        if self._ranks.writes or self._ranks.shares_states:
             self._session.save(os.fspath(path), text)
 
     def seals_at(self, path: str | os.PathLike) -> bool:

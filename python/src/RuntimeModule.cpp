@@ -438,7 +438,7 @@ static void bindSession(nb::module_ &m) {
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
              const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases,
              const std::optional<std::tuple<double, double, double, int64_t>> &lossScaling,
-             std::shared_ptr<Collectives> collectives, bool shardsStates) {
+             std::shared_ptr<Collectives> collectives, const std::string &strategy) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             if (lossScaling) {
               auto [scale, growth, backoff, interval] = *lossScaling;
@@ -447,10 +447,10 @@ static void bindSession(nb::module_ &m) {
             }
             options.seed = seed;
             options.events = events;
-            // What is said of a run is the same on all ranks: once is enough.
+            // All ranks say the same of a run, so that the first one alone is heard.
             const char *level = collectives && collectives->rank() ? "debug" : "info";
             options.collectives = std::move(collectives);
-            options.sharding = shardsStates ? Sharding::States : Sharding::None;
+            options.sharding = parseSharding(strategy);
             options.log = [level](const std::string &text) {
               nb::gil_scoped_acquire gil; // a step runs without
               nb::module_::import_("logging").attr("getLogger")("segue").attr(level)("%s", text);
@@ -469,7 +469,7 @@ static void bindSession(nb::module_ &m) {
           "device"_a, "modules"_a, "max_grad_norm"_a = 0.0, "seed"_a = 0, "tied"_a = python::Ties(),
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
           "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(),
-          "loss_scaling"_a = nb::none(), "collectives"_a = nb::none(), "shards_states"_a = false,
+          "loss_scaling"_a = nb::none(), "collectives"_a = nb::none(), "strategy"_a = "ddp",
           nb::keep_alive<1, 11>())
       .def(
           "add_sizes",

@@ -60,7 +60,7 @@ public:
     next_->allGather(part, whole, bytes);
   }
   void broadcast(void *data, uint64_t bytes, int root) override {
-    add(RingTraffic::broadcast(bytes, ranks()));
+    add(RingTraffic::broadcast(bytes, ranks()), /*hasTensors=*/bytes > 1); // one byte says whether they come
     next_->broadcast(data, bytes, root);
   }
   void send(const void *data, uint64_t bytes, int to) override { next_->send(data, bytes, to); }
@@ -68,15 +68,15 @@ public:
   void abandon(std::string_view why) noexcept override { next_->abandon(why); }
 
 private:
-  void add(const RingTraffic &traffic) {
-    ++messages;
+  void add(const RingTraffic &traffic, bool hasTensors = true) {
+    messages += hasTensors;
     sentBytes += traffic.sentBytes;
   }
 
   std::shared_ptr<Transport> next_;
 };
 
-/// What a rank has sent in its last step, and held at most.
+/// A rank has sent this in its last step, and held so much at most.
 struct Measured {
   uint64_t messages = 0, sentBytes = 0, meetings = 0, peakBytes = 0, messageBytes = 0;
 };
@@ -117,11 +117,11 @@ static std::vector<SessionModule> modulesOf(const Model &model) {
   return modules;
 }
 
-static Measured measure(const Rank &rank, const Model &model, RankStrategy strategy) {
+static Measured measure(const Rank &rank, const Model &model, Sharding strategy) {
   auto counting = std::make_shared<CountingTransport>(rank.transport);
   SessionOptions options;
   options.collectives = makeCollectives(rank.device, counting, {.bucketBytes = bucketBytes});
-  options.sharding = strategy == RankStrategy::Zero1 ? Sharding::States : Sharding::None;
+  options.sharding = strategy;
   Session session(rank.device, modulesOf(model), std::move(options));
   for (const ParameterInfo &info : session.parameters())
     session.setParameter(info.key, randomTensor(rank.device, info.desc.shape, uint32_t(info.key.back())));
@@ -158,7 +158,7 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
                              .wires = slowWires,
                              .microBatches = model.microBatches,
                              .bucketBytes = bucketBytes});
-      for (RankStrategy strategy : rankStrategies) {
+      for (Sharding strategy : shardings) {
         SCOPED_TRACE(std::string(model.name) + ", " + std::to_string(ranks) + " ranks, " + std::string(name(strategy)));
         const RankStep &planned = forecast.play(strategy);
         EXPECT_TRUE(planned.fits()) << planned.why;
@@ -182,7 +182,7 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
 static RankStep played(RankRun run, const char *device = "sim:virtual,dram=1GiB,link=100GB/s,latency=0us") {
   static const Binary deep = DeepModel{.layers = 8, .rows = 4096, .width = 256}.compiled();
   RankForecast forecast(device, {{"deep", deep}}, {}, run);
-  return forecast.play(RankStrategy::Ddp);
+  return forecast.play(Sharding::None);
 }
 
 // Time is seen and not reckoned: messages that are short beside backward are hidden but for the last, and cost next to
@@ -255,7 +255,7 @@ TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
   RankForecast forecast("sim:virtual,dram=80GiB,pinned=2TiB,link=50GB/s,flops=400TFLOP/s,membw=3000GB/s", modules, {},
                         {.ranks = 64});
   uint64_t parameterBytes = 80 * 2 * uint64_t(53500) * 8192 * 4;
-  const RankStep &step = forecast.play(RankStrategy::Ddp);
+  const RankStep &step = forecast.play(Sharding::None);
   EXPECT_TRUE(step.fits() && step.isPlanned) << step.why;
   EXPECT_LE(step.bytes, uint64_t(80) << 30);
   EXPECT_EQ(step.sentBytes, 2 * parameterBytes / 64 * 63);
@@ -273,6 +273,6 @@ TEST(RankForecastTimes, TextsAreChecked) {
     EXPECT_NE(errorOf([&] { parseInterconnect(text); }).second.find("written as 50GB/s,latency=5us"),
               std::string::npos)
         << text;
-  EXPECT_NE(errorOf([] { parseRankStrategy("ddpp"); }).second.find("there is no strategy \"ddpp\"; there are ddp"),
+  EXPECT_NE(errorOf([] { parseSharding("ddpp"); }).second.find("there is no strategy \"ddpp\" of several ranks; there are ddp"),
             std::string::npos);
 }

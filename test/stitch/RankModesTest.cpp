@@ -298,7 +298,7 @@ TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
   EXPECT_EQ(counts, std::vector(2, states.size() / 2));
 }
 
-// Of every optimizer: the blocks that it updates by are shared out whole.
+// Every optimizer is shared out by the blocks that it updates.
 // Parameters lie as their module wants them: those that are not dense rows are sent by way of copies that are.
 TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
   for (const char *layout : {"tile = [16, 16]", "strides = [1, 64]"})

@@ -104,7 +104,7 @@ struct TrainOptions : CommonOptions {
   /// have the bits of one rank after the other.
   std::string ranks;
   bool addsInOrder = false;
-  /// What each rank has of the model: "ddp", all of it, or "zero1", states of some parameters alone.
+  /// Each rank has all of the model with "ddp", and the states of some parameters alone with "zero1".
   std::string strategy = "ddp";
   /// How many seconds a rank waits for the others.
   int64_t ranksTimeout = 600;

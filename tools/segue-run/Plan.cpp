@@ -23,15 +23,15 @@ int plan(const PlanOptions &options) {
   session.openSlab = openSlab;
   std::vector<SessionModule> modules = loadModules(options.files, options);
   addTiesAndWires(session, modules, options.tied, options.wires);
-  std::vector<RankStrategy> strategies(std::begin(rankStrategies), std::end(rankStrategies));
+  std::vector<Sharding> strategies(std::begin(shardings), std::end(shardings));
   if (options.strategy != "search")
-    strategies = {parseRankStrategy(options.strategy)};
+    strategies = {parseSharding(options.strategy)};
   RankRun run{.ranks = int(options.ranks),
               .wires = parseInterconnect(options.interconnect),
               .budgetBytes = options.budget ? std::optional(options.budget) : std::nullopt,
               .microBatches = size_t(options.accumulate)};
   RankForecast forecast(options.device, std::move(modules), std::move(session), run);
-  for (RankStrategy strategy : strategies)
+  for (Sharding strategy : strategies)
     forecast.play(strategy);
   if (options.json)
     std::printf("%s\n", forecast.json().dump(2).c_str());

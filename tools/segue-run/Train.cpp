@@ -270,7 +270,7 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
   if (ranks->rank() > 0) {
     options.trace = options.report = "";
     options.profile = false;
-    if (options.strategy == "ddp") // otherwise rank 0 writes what all save
+    if (parseSharding(options.strategy) == Sharding::None) // otherwise rank 0 writes what all save
       options.save = "";
   }
   return ranks;
@@ -327,7 +327,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   if (isFirst)
     given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
   given.collectives = ranks;
-  given.sharding = options.strategy == "zero1" ? Sharding::States : Sharding::None;
+  given.sharding = parseSharding(options.strategy);
   given.config = budget ? budget->config(config) : config;
   std::optional<RunReport> report;
   if (!options.report.empty())

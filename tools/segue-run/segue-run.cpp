@@ -144,6 +144,19 @@ static void addStitch(CLI::App &app, StitchCommand &options) {
                   "           --expect y=@y.npy --repeat 3 --report --device sim");
 }
 
+/// Adds what ties parameters of modules, and wires their inputs to outputs.
+static void addJoins(CLI::App *command, std::vector<std::string> &tied, std::vector<std::string> &wires) {
+  command->add_option("--tie", tied, "module.parameter=module.parameter")->allow_extra_args(false);
+  command->add_option("--wire", wires, "module.input=module.output")->allow_extra_args(false);
+}
+
+static std::vector<std::string> strategies() {
+  std::vector<std::string> names;
+  for (Sharding sharding : shardings)
+    names.emplace_back(name(sharding));
+  return names;
+}
+
 static void addTrain(CLI::App &app, TrainOptions &options) {
   CLI::App *command = app.add_subcommand("train", "Trains .segue files, stitched in their order");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -158,8 +171,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_option("--tokens", options.tokens, "input for windows of the data")->capture_default_str();
   command->add_option("--targets", options.targets, "input for the bytes that follow")->capture_default_str();
   command->add_option("--input", options.inputs, "name=tensor, the same in every step")->allow_extra_args(false);
-  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
-  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  addJoins(command, options.tied, options.wires);
   addWhole(command, "--steps", options.steps, 1, mostSteps, "steps to train")->capture_default_str();
   addReal(command, "--lr", options.lr, 0, 1e6, "learning rate; again for each group of parameters with its own")
       ->allow_extra_args(false)
@@ -172,7 +184,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
   command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all")
-      ->check(CLI::IsMember({"ddp", "zero1"}))
+      ->check(CLI::IsMember(strategies()))
       ->needs(ranks)
       ->capture_default_str();
   addWhole(command, "--ranks-timeout", options.ranksTimeout, 1, 1000000, "seconds that a rank waits for the others")
@@ -236,8 +248,7 @@ static void addFit(CLI::App &app, FitOptions &options) {
                     "count the room on the disk for sealed checkpoints, as of train --spill-dir --save-every");
   command->add_option("--config", options.config, "JSON file of a run: what each of its services would do")
       ->check(CLI::ExistingFile);
-  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
-  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  addJoins(command, options.tied, options.wires);
   addCommon(command, options);
   command->footer("Runs nothing of the files, and opens no device but a GPU, which says what it takes for programs: a\n"
                   "step is played in virtual time, by the figures of the device's spec. No weights are needed.\n"
@@ -258,8 +269,7 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   command->add_option("--strategy", options.strategy, "ddp, zero1, as in train; search: the fastest that fits")->capture_default_str();
   addBytes(command, "--budget", options.budget, "of each rank's device memory, as 24GiB; all that the device has");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step");
-  command->add_option("--tie", options.tied, "module.parameter=module.parameter")->allow_extra_args(false);
-  command->add_option("--wire", options.wires, "module.input=module.output")->allow_extra_args(false);
+  addJoins(command, options.tied, options.wires);
   addCommon(command, options);
   command->footer("Plays the session that would train, in virtual time, with messages that take the time of the\n"
                   "interconnect. Runs nothing of the files, opens no device but a GPU, and takes no memory of the\n"

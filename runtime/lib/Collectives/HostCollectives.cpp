@@ -325,7 +325,7 @@ Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
     bool isRoot = root == rank();
     return perform("a broadcast", isRoot ? std::span<Message *const>(both) : std::span<Message *const>(),
                    isRoot ? std::span<Message *const>() : std::span<Message *const>(both),
-                   RingTraffic::broadcast(message.bytes, ranks()),
+                   RingTraffic::broadcast(1, ranks()) + RingTraffic::broadcast(message.bytes, ranks()),
                    [transport = transport_, data = message.data, bytes = message.bytes, root](bool isLost) {
                      uint8_t isThere = !isLost;
                      transport->broadcast(&isThere, 1, root);
@@ -379,7 +379,7 @@ Fence HostCollectives::send(const Tensor &tensor, int to) {
   check("a tensor to another rank", tensor, /*isSum=*/false);
   Message message = messageFor(std::span(&tensor, 1));
   Message *const read[] = {&message};
-  return perform("a tensor to another rank", read, {}, RingTraffic::toOne(message.bytes),
+  return perform("a tensor to another rank", read, {}, RingTraffic::toOne(1) + RingTraffic::toOne(message.bytes),
                  [transport = transport_, data = message.data, bytes = message.bytes, to](bool isLost) {
                    uint8_t isThere = !isLost;
                    transport->send(&isThere, 1, to);

@@ -19,6 +19,7 @@
 #include "../Session/ShardedStates.h"
 #include "../Session/SilentConfig.h"
 #include "Formatted.h"
+#include "PlayedSession.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -31,23 +32,6 @@ namespace segue::inline runtime {
 /// The step that is told of: the first ones find nothing in its place yet. The one behind it is played, too, as messages
 /// may go on beside its beginning.
 static constexpr int toldStep = 3;
-
-std::string_view name(RankStrategy strategy) {
-  static constexpr std::string_view names[] = {"ddp", "zero1"};
-  return names[uint8_t(strategy)];
-}
-
-RankStrategy parseRankStrategy(const std::string &text) {
-  std::string known;
-  for (RankStrategy strategy : rankStrategies) {
-    if (name(strategy) == text)
-      return strategy;
-    known += (known.empty() ? "" : ", ") + std::string(name(strategy));
-  }
-  bool isKnownElsewhere = text == "zero2" || text == "zero3";
-  throw Error(ErrorCode::InvalidArgument, "there is no strategy \"" + text + "\"; there are " + known +
-                                              (isKnownElsewhere ? ": what no session does cannot be played" : ""));
-}
 
 Interconnect parseInterconnect(const std::string &text) {
   static constexpr std::string_view keys[] = {"bandwidth", "latency"};
@@ -105,33 +89,33 @@ private:
   void note(const VirtualClock::Entry &entry) {
     if (entry.queue == Queue::Compute) {
       compute_.push_back({entry.begin, entry.end});
-      computeSeconds += isTold_ ? entry.end - entry.begin : 0;
+      computeSeconds_ += isTold_ ? entry.end - entry.begin : 0;
     } else if (!isTold_) {
       return;
     } else if (entry.queue == Queue::Network && entry.label == meetingLabel) {
-      ++meetings;
-      meetingSeconds += entry.end - entry.begin;
+      ++meetings_;
+      meetingSeconds_ += entry.end - entry.begin;
     } else if (entry.queue == Queue::Network) {
       network_.push_back({entry.begin, entry.end});
-      sentBytes += entry.cost.linkBytes;
+      sentBytes_ += entry.cost.linkBytes;
     }
   }
 
   VirtualClock &clock_;
-  /// By the order of their queues, so that intervals of one follow each other.
+  /// Intervals follow each other, as a queue does one thing after the other.
   std::vector<Interval> compute_, network_;
   bool isTold_ = false;
-  uint64_t sentBytes = 0, meetings = 0;
-  double computeSeconds = 0, meetingSeconds = 0;
+  uint64_t sentBytes_ = 0, meetings_ = 0;
+  double computeSeconds_ = 0, meetingSeconds_ = 0;
 };
 } // namespace
 
 void BusyTimes::giveTo(RankStep &step) const {
   step.messages = network_.size();
-  step.sentBytes = sentBytes;
-  step.meetings = meetings;
-  step.meetingSeconds = meetingSeconds;
-  step.computeSeconds = computeSeconds;
+  step.sentBytes = sentBytes_;
+  step.meetings = meetings_;
+  step.meetingSeconds = meetingSeconds_;
+  step.computeSeconds = computeSeconds_;
   step.networkSeconds = step.hiddenSeconds = 0;
   size_t first = 0;
   for (const Interval &message : network_) {
@@ -147,19 +131,10 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   OwnDevice own(withDram(twin_, dram));
   const DeviceRef &device = *own;
   AllocationTrace trace(device->memory());
-  std::shared_ptr<Storage> programs; // what the device of a rank takes, and its twin does not
-  if (programBytes_)
-    programs = Storage::allocate(device, Space::DeviceDram, programBytes_, /*alignment=*/1,
-                                 device->memory().intern({.value = "(programs)"}));
-  SessionOptions same;
-  same.maxGradNorm = options_.maxGradNorm;
-  same.tied = options_.tied;
-  same.wires = options_.wires;
-  same.openSlab = options_.openSlab;
-  same.aliases = options_.aliases;
+  std::shared_ptr<Storage> programs = takeForPrograms(device, programBytes_);
+  SessionOptions same = playedOptions(options_);
   same.config = config;
-  same.warn = [](const std::string &) {}; // the run itself says it
-  same.sharding = step.strategy == RankStrategy::Zero1 ? Sharding::States : Sharding::None;
+  same.sharding = step.strategy;
   same.collectives = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
   Session session(device, modules_, std::move(same));
   session.allocateParameters();
@@ -203,8 +178,8 @@ int RankForecast::fullestRank() const {
   return int(std::ranges::max_element(bytes) - bytes.begin());
 }
 
-const RankStep &RankForecast::play(RankStrategy strategy) {
-  RankStep step{.strategy = strategy, .rank = strategy == RankStrategy::Zero1 ? fullestRank() : 0};
+const RankStep &RankForecast::play(Sharding strategy) {
+  RankStep step{.strategy = strategy, .rank = strategy == Sharding::States ? fullestRank() : 0};
   playOn("1024TiB", std::nullopt, step);
   if (step.bytes > budgetBytes_) {
     uint64_t wanted = step.bytes;

@@ -13,6 +13,7 @@
 #include "segue/runtime/Reports/ServiceForecast.h"
 #include "../Session/OwnDevice.h"
 #include "../Session/SilentConfig.h"
+#include "PlayedSession.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Services/ActivationStagehandConfig.h"
@@ -51,18 +52,9 @@ Json forecastServices(std::string_view device, const std::vector<SessionModule> 
                       size_t microBatches, const Config &config) {
   OwnDevice own(virtualTwin(device));
   const DeviceRef &twin = *own;
-  std::shared_ptr<Storage> programs; // the session goes by what the device itself leaves to it
-  if (uint64_t bytes = bytesForPrograms(device, modules))
-    programs = Storage::allocate(twin, Space::DeviceDram, bytes, /*alignment=*/1,
-                                 twin->memory().intern({.value = "(programs)"}));
-  SessionOptions same;
-  same.maxGradNorm = options.maxGradNorm;
-  same.tied = options.tied;
-  same.wires = options.wires;
-  same.openSlab = options.openSlab;
-  same.aliases = options.aliases;
+  std::shared_ptr<Storage> programs = takeForPrograms(twin, bytesForPrograms(device, modules));
+  SessionOptions same = playedOptions(options);
   same.config = silentConfig(config);
-  same.warn = [](const std::string &) {}; // the run itself says it
   Session session(twin, modules, std::move(same));
   session.allocateParameters();
   std::vector<TensorMap> batches(microBatches, batchWithoutValues(twin, session.modules(), options.wires));

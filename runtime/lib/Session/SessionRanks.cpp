@@ -89,7 +89,7 @@ Json Session::State::trainedAsJson() const {
   for (const ParameterInfo &info : table.infos())
     told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
   told.update(compiledPrograms);
-  told["what ranks have pieces of"] = options.sharding == Sharding::None ? "nothing" : "states";
+  told["the strategy"] = name(options.sharding);
   GradientReduction order(options.collectives);
   order.plan(modules, table);
   told["the order in which gradients are sent"] = order.messages();

@@ -69,7 +69,7 @@ void Session::State::shareUpdates(int64_t number) {
     return;
   Collectives &ranks = *options.collectives;
   try {
-    // What came to the device by block is sent from its home, and is written there.
+    // A parameter that comes to the device by block is sent from its home, and is written there.
     streamed->flush();
     struct Staged {
       size_t slot;

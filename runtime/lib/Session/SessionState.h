@@ -210,7 +210,7 @@ struct Session::State {
   bool hasAgreed = false, hasTold = false;
   /// The parameters of each rank; nothing where every rank updates all.
   std::optional<ShardedStates> shards;
-  /// What the programs of the modules are, as they were compiled.
+  /// The programs of the modules as they were compiled, for other ranks to compare.
   Json compiledPrograms;
   /// The gradients on their way to other ranks; nothing where there are none.
   std::optional<GradientReduction> reduction;

@@ -29,7 +29,8 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
                     "is made. A budget with a plan or watermarks moves whatever is trained");
   if (s.shards)
     throw Error(ErrorCode::Unsupported, "ranks have states of some parameters alone, which were shared out when the session "
-                                        "was made: what is trained stays as it is");
+                                        "was made: what is trained stays as it is. Train with all states on every rank (ddp) to "
+                                        "freeze and thaw in mid-run");
   clearGradients();
   s.flush();
 

@@ -7,10 +7,27 @@
 
 #include "ShardedStates.h"
 #include "OptimizerPlan.h"
+#include "segue/runtime/Error.h"
+#include "segue/runtime/Session/Session.h"
 #include <algorithm>
 #include <numeric>
 
 namespace segue::inline runtime {
+
+std::string_view name(Sharding sharding) {
+  static constexpr std::string_view names[] = {"ddp", "zero1"};
+  return names[uint8_t(sharding)];
+}
+
+Sharding parseSharding(const std::string &text) {
+  std::string known;
+  for (Sharding sharding : shardings) {
+    if (name(sharding) == text)
+      return sharding;
+    known += (known.empty() ? "" : ", ") + std::string(name(sharding));
+  }
+  throw Error(ErrorCode::InvalidArgument, "there is no strategy \"" + text + "\" of several ranks; there are " + known);
+}
 
 ShardedStates::ShardedStates(std::span<const Module> modules, const ParameterTable &table, int ranks)
     : rankOf_(table.size(), 0) {

@@ -307,7 +307,8 @@ static std::map<std::string, std::vector<float>> parametersOf(const Session &ses
   return all;
 }
 
-// The same where ranks send each other what they have updated: what a rank gives out is of a whole step, or nothing.
+// A rank that is gone while ranks send each other what they have updated ends the others, too: parameters that a rank
+// gives out are those of a whole step.
 TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);
@@ -342,8 +343,7 @@ TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
   EXPECT_GT(whole, 0u);
 }
 
-// The same where ranks save what they share out: nobody waits for a rank that is gone, and the file is whole or the one
-// before.
+// A rank that is gone while ranks save what they share out is waited for by nobody, and the file is whole or not there.
 TEST_P(RanksTest, ARankThatIsGoneWhileAllSaveEndsTheOthers) {
   TemporaryFolder folder;
   std::string path = folder / "all.safetensors";
@@ -384,7 +384,7 @@ TEST_P(RanksTest, ARankThatIsGoneWhileAllSaveEndsTheOthers) {
   EXPECT_GT(saved, 0u);
 }
 
-// What a rank has updated and cannot read reaches nobody as numbers.
+// A parameter that its rank has updated and cannot read reaches nobody as numbers.
 TEST(Ranks, AnUpdateThatCannotBeReadIsNotTaken) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);

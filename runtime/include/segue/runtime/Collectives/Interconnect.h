@@ -40,8 +40,13 @@ struct RingTraffic {
   /// The bytes go from rank to rank in pieces, one piece behind the other (the pipeline of the same paper): each rank
   /// but the last sends all of them, and the first piece is there after N - 1 messages.
   static RingTraffic broadcast(uint64_t bytes, int ranks);
-  /// What goes to one rank.
+  /// A tensor goes to one rank as one message.
   static RingTraffic toOne(uint64_t bytes) { return {1, bytes}; }
+
+  /// Returns the traffic of one after the other.
+  RingTraffic operator+(const RingTraffic &next) const {
+    return {messages + next.messages, sentBytes + next.sentBytes};
+  }
 };
 
 /// The links between ranks. All are alike; a rank sends to one and receives from one at the same time, and a message of

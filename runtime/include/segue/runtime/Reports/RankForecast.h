@@ -11,7 +11,7 @@
 // overlaps has been seen to, and no memory of the model's size is needed.
 //
 //   RankForecast forecast("sim:virtual,dram=80GiB,pinned=1TiB", modules, {}, {.ranks = 64});
-//   for (RankStrategy strategy : rankStrategies)
+//   for (Sharding strategy : shardings)
 //     forecast.play(strategy);
 //   if (const RankStep *best = forecast.fastest())
 //     std::puts(forecast.text().c_str());
@@ -29,14 +29,6 @@
 #include <list>
 
 namespace segue::inline runtime {
-
-/// What a rank has: all parameters, gradients and states; or of states those of some parameters (Sharding::States).
-enum class RankStrategy : uint8_t { Ddp = 0, Zero1 = 1 };
-inline constexpr RankStrategy rankStrategies[] = {RankStrategy::Ddp, RankStrategy::Zero1};
-/// Returns "ddp", "zero1".
-std::string_view name(RankStrategy strategy);
-/// Throws InvalidArgument, naming those that there are.
-RankStrategy parseRankStrategy(const std::string &text);
 
 /// Reads the links between ranks from "50GB/s,latency=5us". Throws InvalidArgument.
 Interconnect parseInterconnect(const std::string &text);
@@ -56,7 +48,7 @@ struct RankRun {
 /// A step of one rank: the third and, for its time, the one behind it, when everything is there that programs and
 /// services keep.
 struct RankStep {
-  RankStrategy strategy = RankStrategy::Ddp;
+  Sharding strategy = Sharding::None;
   int rank = 0;
   /// Says what lacks, with numbers; empty if the step keeps to the budget. Without a step, the figures below are 0.
   std::string why;
@@ -66,7 +58,7 @@ struct RankStep {
   uint64_t bytes = 0, liveBytes = 0;
   /// The most bytes of the host's memory, and those of messages among them.
   uint64_t hostBytes = 0, messageBytes = 0;
-  /// What the rank sends in the step: messages with tensors, the bytes of them, and the meetings of all ranks.
+  /// The rank sends so many messages with tensors in the step, of so many bytes, and comes to so many meetings of all.
   uint64_t messages = 0, sentBytes = 0, meetings = 0;
   double seconds = 0;
   /// How long the device computes; how long messages are on the wires, and how much of that while it computes; and
@@ -84,7 +76,7 @@ public:
 
   /// Plays the steps of the rank that takes the most. If they do not keep to the budget as they are, they are played by
   /// a plan. A budget that no plan keeps to is an answer. Throws what Session throws.
-  const RankStep &play(RankStrategy strategy);
+  const RankStep &play(Sharding strategy);
 
   /// Returns what was played, in its order.
   const std::list<RankStep> &steps() const { return steps_; }

@@ -79,13 +79,18 @@ struct ParameterRef {
   std::string module, name;
 };
 
-/// What ranks have pieces of, where each had all of it otherwise.
+/// A Sharding says what each rank has a piece of, and not all.
 enum class Sharding : int8_t {
-  None,
+  None = 0,
   /// The states of optimizers: each rank has those of some parameters, makes their updates, and sends the others their
   /// values (ZeRO's first stage).
-  States
+  States = 1
 };
+inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States};
+/// Returns the name that users give, "ddp" or "zero1".
+std::string_view name(Sharding sharding);
+/// Reads such a name. Throws InvalidArgument, naming those that there are.
+Sharding parseSharding(const std::string &text);
 
 struct SessionOptions {
   /// Gradients are scaled so that their joint norm is at most this; 0 or less
@@ -104,7 +109,7 @@ struct SessionOptions {
   /// The ranks that train the same parameters on batches of their own; null: this one is alone. Gradients are added
   /// up over ranks, and the mean is that over the batches of all. Every rank makes the same calls in one order.
   std::shared_ptr<Collectives> collectives;
-  /// What these ranks have pieces of; the same on every rank.
+  /// Says what each of these ranks has a piece of; the same on every rank.
   Sharding sharding = Sharding::None;
   /// A sink that is told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;

@@ -1,0 +1,94 @@
+# ===- trainer_figures.py - what a trainer takes of memory and links ---------------------=== #
+#
+# Licensed under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# ===------------------------------------------------------------------------=== #
+"""What a trainer takes: foreseen, certified, held now, and moved so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .memory import Memory, forecast
+from .stitch_report import StitchReport
+
+if TYPE_CHECKING:
+    from . import _runtime
+
+class Figures:
+    """The part of `segue.Trainer` that tells what steps take. It has no state of its own."""
+
+    if TYPE_CHECKING:
+        _session: "_runtime.Session"
+        _device: "_runtime.Device"
+        _binaries: Any
+        _ties: Any
+        _clip_grad_norm: float
+        _seal_path: "str | None"
+        grad_accumulation: int
+
+    def certify(self, microbatches: int = 1) -> int:
+        """The bytes of the device's memory that steps of so many batches will do with, found out before they run.
+
+        With a plan, its addresses take that many. By watermarks and with streamed blocks, steps were played on a
+        virtual twin, and once more with that many bytes and no more. From here on such steps keep to it, and a device
+        of that size trains to the same bits. `BudgetInfeasibleError` if the cap is too small for any step.
+        """
+        return self._session.certify(microbatches)
+
+    def held(self) -> dict[str, dict[str, int]]:
+        """Bytes that are held now, by memory and kind: ``held()["device_dram"]["weights"]``, ``held()["disk"]["optimizer"]``.
+
+        Kinds are ``weights``, ``optimizer``, ``gradients``, ``activations``, ``inputs and outputs``, ``temporaries`` and ``other``.
+        With `budget` and `spill_dir`, ``device_dram`` is the budget's memory. What can leave has room on the disk all the time.
+        """
+        return self._device.held()
+
+    def traffic(self) -> dict[str, dict[str, float]]:
+        """What came into the device's memory and left it so far: ``traffic()["in"]["bytes"]`` and ``["seconds"]``, and ``"out"``.
+
+        The seconds are those of the copies, which run beside compute. With `spill_dir`, the other side is the disk.
+        """
+        return self._device.traffic()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of the device's own memory that was in use at once since it was opened, in bytes."""
+        return self._device.peak_bytes
+
+    @property
+    def fused_calls(self) -> int:
+        """Products so far that multiplied with codes of a frozen weight (``frozen_storage``)."""
+        return self._device.fused_calls
+
+    def stitch_report(self) -> "StitchReport":
+        """Returns what the seams between programs have cost on this device so far."""
+        return StitchReport(self._device.stitch_report)
+
+    def memory(self, budget: int | str | None = None, *, device: str | None = None, seal: bool | None = None) -> Memory:
+        """Tells what a step of this trainer will hold, do and take under a budget, before anything runs.
+
+        Parameters
+        ----------
+        budget : int or str, optional
+            Bytes of device memory, or a text such as ``512MiB``.
+        device : str, optional
+            Where it would train; default: where the trainer does. On ``cpu`` what leaves goes to a disk.
+        seal : bool, optional
+            Count what sealed checkpoints take of the disk; default: if the trainer was made with `seal`.
+
+        Raises
+        ------
+        BudgetInfeasibleError
+            No plan keeps to the budget; the report has the smallest one and who holds it.
+        UnsupportedError
+            Seals on a device without a disk below its memory.
+
+        Examples
+        --------
+        >>> print(trainer.memory("512MiB"))
+        """
+        return forecast(self._binaries(), budget=budget, device=device or self._device.name,
+                        clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
+                        seal=self._seal_path is not None if seal is None else seal)
