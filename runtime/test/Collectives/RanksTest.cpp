@@ -189,31 +189,32 @@ TEST_P(RanksTest, ARankThatIsGivenValuesAloneHasThoseOfRank0) {
   EXPECT_EQ(courses[0], courses[1]);
 }
 
+/// Takes a third step by `step`, which no rank may take: it throws what is asked for, changes nothing, and all go on.
+static void expectNoThirdStep(Rank &rank, const std::function<void(Session &)> &step, const std::string &words) {
+  Session session = stitched(rank.device, {.collectives = rank.together});
+  setValues(session, 1);
+  train(session, 2, rank.number(), 1);
+  Course before = train(session, 0, 0, 1);
+  auto [code, error] = errorOf([&] { step(session); });
+  EXPECT_EQ(train(session, 0, 0, 1), before);
+  EXPECT_EQ(session.stepCount(), 2);
+  EXPECT_NE(error.find(words), std::string::npos) << error;
+  train(session, 3, rank.number(), 1);
+  EXPECT_EQ(session.stepCount(), 5);
+}
+
 // NaN on one rank: no rank updates anything, and each says whose step it was.
 TEST_P(RanksTest, NanOfOneRankStopsAllBeforeAnyUpdate) {
-  std::vector<std::string> thrown = onRanks(3, GetParam(), [&](Rank &rank) {
-    Session session = stitched(rank.device, {.collectives = rank.together});
-    setValues(session, 1);
-    train(session, 2, rank.number(), 1);
-    Course before = train(session, 0, 0, 1);
-    TensorMap bad = batchOf(rank.device, 2, rank.number());
-    if (rank.number() == 1)
-      bad["x"] = onHost(rank.device, std::numeric_limits<float>::quiet_NaN(), 0);
-    std::string error;
-    try {
-      session.step(bad, 1e-3);
-    } catch (const Error &caught) {
-      error = caught.what();
-    }
-    EXPECT_EQ(train(session, 0, 0, 1), before);
-    EXPECT_EQ(session.stepCount(), 2);
-    EXPECT_NE(error.find(rank.number() == 1 ? "NAN_LOSS: step 3" : "RANK_FAILED: rank 1 cannot take step 3: NAN_LOSS"),
-              std::string::npos)
-        << error;
-    train(session, 3, rank.number(), 1); // and all go on
-    EXPECT_EQ(session.stepCount(), 5);
-  });
-  EXPECT_EQ(thrown, nothing(3));
+  EXPECT_EQ(onRanks(3, GetParam(),
+                    [&](Rank &rank) {
+                      TensorMap bad = batchOf(rank.device, 2, rank.number());
+                      if (rank.number() == 1)
+                        bad["x"] = onHost(rank.device, std::numeric_limits<float>::quiet_NaN(), 0);
+                      expectNoThirdStep(rank, [&](Session &session) { session.step(bad, 1e-3); },
+                                        rank.number() == 1 ? "NAN_LOSS: step 3"
+                                                           : "RANK_FAILED: rank 1 cannot take step 3: NAN_LOSS");
+                    }),
+            nothing(3));
 }
 
 TEST_P(RanksTest, WhatDiffersIsRefusedByName) {
@@ -247,29 +248,19 @@ TEST_P(RanksTest, WhatDiffersIsRefusedByName) {
             "the norm that gradients are clipped to differs: rank 0 has 0.0, and rank 1 has 1.0");
 }
 
-// A rank that fails at any of its calls, or vanishes there, ends the others with an error that names it; what they
-// have is that of the last step that all have taken.
 TEST_P(RanksTest, RatesThatDifferAreRefusedBeforeAnyUpdate) {
-  std::vector<std::string> thrown = onRanks(2, GetParam(), [&](Rank &rank) {
-    Session session = stitched(rank.device, {.collectives = rank.together});
-    setValues(session, 1);
-    train(session, 2, rank.number(), 1);
-    Course before = train(session, 0, 0, 1);
-    std::string error;
-    try {
-      session.step(batchOf(rank.device, 2, rank.number()), rank.number() ? 0.25 : 0.5);
-    } catch (const Error &caught) {
-      error = caught.what();
-    }
-    EXPECT_NE(error.find("step 3: learning rates differ: rank 0 has [0.5], and rank 1 has [0.25]"), std::string::npos)
-        << error;
-    EXPECT_EQ(train(session, 0, 0, 1), before);
-    train(session, 3, rank.number(), 1); // and all go on
-    EXPECT_EQ(session.stepCount(), 5);
-  });
-  EXPECT_EQ(thrown, nothing(2));
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      TensorMap batch = batchOf(rank.device, 2, rank.number());
+                      expectNoThirdStep(
+                          rank, [&](Session &session) { session.step(batch, rank.number() ? 0.25 : 0.5); },
+                          "step 3: learning rates differ: rank 0 has [0.5], and rank 1 has [0.25]");
+                    }),
+            nothing(2));
 }
 
+// A rank that fails at any of its calls, or vanishes there, ends the others with an error that names it; what they
+// have is that of the last step that all have taken.
 TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);
