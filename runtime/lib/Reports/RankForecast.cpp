@@ -135,7 +135,8 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   SessionOptions same = playedOptions(options_);
   same.config = config;
   same.sharding = step.strategy;
-  same.collectives = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  std::shared_ptr<Collectives> ranks = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  same.collectives = ranks;
   Session session(device, modules_, std::move(same));
   session.allocateParameters();
   std::vector<TensorMap> batches(run_.microBatches, batchWithoutValues(device, session.modules(), options_.wires));
@@ -157,14 +158,10 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   step.isPlanned = config.has_value();
   step.liveBytes = memory.peakBytes(Space::DeviceDram);
   step.bytes = config ? certified : trace.highest(device->reserveMemory(Space::DeviceDram, {}));
-  step.hostBytes = step.messageBytes = 0;
-  for (Space space : {Space::HostPinned, Space::Host}) {
-    if (!device->hasSpace(space))
-      continue;
-    step.hostBytes += memory.peakBytes(space);
-    for (const MemoryHolder &holder : memory.holders(space))
-      step.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
-  }
+  step.messageBytes = ranks->messagePeakBytes();
+  step.hostBytes = 0;
+  for (Space space : {Space::HostPinned, Space::Host})
+    step.hostBytes += device->hasSpace(space) ? memory.peakBytes(space) : 0;
 }
 
 int RankForecast::fullestRank() const {
