@@ -155,13 +155,15 @@ def test_values_and_seed_are_those_of_the_first_rank(ranks, alone):
 
 # --- what ranks write -----------------------------------------------------------------------
 
-def test_the_first_rank_alone_writes(ranks):
+def test_the_first_rank_alone_writes(ranks, tmp_path):
     with ranks("files") as group:
         done = [group.done(rank) for rank in range(TWO)]
     assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
     (first, refused), (second, also_refused) = (each.result for each in done)
     assert {"activations.jsonl", "run.html", "run.json", "run.safetensors", "plain/all.safetensors", "plain/weights.safetensors"} < set(first), first
     assert any(path.startswith("logs/") for path in first) and any(".best-" in path for path in first)
+    trace = json.loads((tmp_path / "rank0/run.json").read_text())
+    assert {"a sum over ranks", "messages to ranks"} <= {event["name"] for event in trace["traceEvents"]} and trace["otherData"]["network"]["seconds"] > 0
     assert second == []
     assert done[1].error == "" and "parameters and states" not in done[1].out
     assert same([refused, also_refused])[0] == "UnsupportedError" and "leave seal away" in refused[1]

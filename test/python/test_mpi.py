@@ -91,7 +91,12 @@ def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
     if mode == "above a disk":
         assert two.stderr.count("memory: ") == 1 and re.search(r"on the disk [1-9]", two.stderr), two.stderr
-        assert (tmp_path / "run.html").stat().st_size and json.loads((tmp_path / "run.json").read_text())
+        assert (tmp_path / "run.html").stat().st_size
+        trace = json.loads((tmp_path / "run.json").read_text())
+        network = next(event["tid"] for event in trace["traceEvents"] if event["ph"] == "M" and event["args"]["name"] == "network")
+        messages = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == network and event["name"] == "a sum over ranks"]
+        assert len(messages) == 20 and all(event["dur"] > 0 and event["args"]["bytes"] for event in messages)
+        assert trace["otherData"]["network"]["meetings"] > 3 * 20 and trace["otherData"]["network"]["messages"] == 20
     if mode == "by marks":
         records = [json.loads(line) for line in (tmp_path / "activations.jsonl").read_text().splitlines()]
         assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0

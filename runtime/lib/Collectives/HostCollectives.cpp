@@ -16,6 +16,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 #include <cstring>
@@ -93,6 +94,8 @@ private:
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
                 const RingTraffic &traffic, std::function<void(bool isLost)> call);
   WorkCost costOf(const RingTraffic &traffic) const;
+  /// Has `work`, which is yet to be given to the network's queue, in the trace of the device, if there is one.
+  void trace(Work &work, uint64_t bytes, std::string_view about = {});
   /// Calls `give` with the tensors in groups that make a message each.
   template <typename Give> Fence byBucket(std::span<const Tensor> tensors, Give give);
 
@@ -233,6 +236,7 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
       if (error && !outcome->error())
         outcome->fail(error->within(std::string(label)));
   };
+  trace(work, traffic.sentBytes);
   Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
   for (Message *message : read) {
     message->storage->addRead(fence);
@@ -249,6 +253,31 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
     for (const Message *message : messages)
       underWay_.given(message->storage);
   return done;
+}
+
+void HostCollectives::trace(Work &work, uint64_t bytes, std::string_view about) {
+  if (!device_->transfer().options().traceCopies)
+    return;
+  auto record = std::make_shared<CopyRecord>();
+  record->hop = work.label;
+  record->about = about;
+  record->bytes = bytes;
+  record->queue = name(Queue::Network);
+  auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+  work.run = [device = device_.get(), run = std::move(work.run), begin, end] {
+    device->stamp(begin);
+    run();
+    device->stamp(end);
+  };
+  work.ended = [ended = std::move(work.ended), record, begin, end](const Error *error) {
+    if (begin->isKnown()) { // a message that has failed has no end
+      record->begin = begin->seconds();
+      record->seconds = end->isKnown() ? end->seconds() - begin->seconds() : 0;
+    }
+    if (ended)
+      ended(error);
+  };
+  device_->transfer().addToTrace(std::move(record));
 }
 
 /// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
@@ -464,7 +493,9 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
       error = std::current_exception();
     }
   };
-  device_->wait(Fence(Queue::Network, device_->enqueueCall(Queue::Network, {}, call, meetingLabel)));
+  Work work{.run = [device = device_.get(), call] { device->call(call); }, .label = meetingLabel};
+  trace(work, message.size() * uint64_t(ranks() - 1), what);
+  device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
   if (error)
     std::rethrow_exception(error);
   return messages;
