@@ -296,6 +296,24 @@ def test_ranks_that_are_killed_end_the_others_and_the_run_goes_on(ranks, alone, 
     assert all(loss == expected[int(step)] for step, loss in taken.items())
 
 
+def test_ctrl_c_on_all_ranks(ranks, alone, tmp_path):
+    """Each ends with it, also who waits for another rank and hears of its end first; what was saved last is whole."""
+    with ranks("interrupted", folder=str(tmp_path)) as group:
+        until = time.monotonic() + 60
+        while not (tmp_path / "rank1/waits").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)  # the first rank has come to the meeting
+        for rank in range(TWO):
+            os.kill(int((tmp_path / f"rank{rank}/pid").read_text()), signal.SIGINT)
+        first, second = (group.done(rank, 30) for rank in range(TWO))
+    assert first.code == second.code == 0, first.error + second.error
+    assert second.result[0] == "KeyboardInterrupt"
+    assert first.result[0] == "KeyboardInterrupt" and first.result[2] == "RankFailedError", first.result
+    with programs.trainer_of() as trainer:
+        trainer.resume(tmp_path / "run.safetensors")
+        assert trainer.step_count == 10
+
+
 def test_ranks_that_hang_are_named(ranks, cache, tmp_path):
     """By whoever waits first, within the timeout: one that is stopped, the one that has the store of the group, and one that does something else."""
     with (ranks("dies", folder=str(tmp_path), after=0.2, which=1, signal_name="SIGSTOP", seconds=2) as stopped,
