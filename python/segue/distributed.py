@@ -32,6 +32,7 @@ import torch.distributed as dist
 from . import _runtime
 from .errors import InvalidArgumentError, RankFailedError, StateTornError, UnsupportedError
 from .roll_call import RollCall, store_of
+from .whole_step import WholeStep
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -223,7 +224,9 @@ class Ranks:
         """
         if self.collectives is None:
             return [value]
-        return [json.loads(text) for text in self.collectives.exchange(what, json.dumps(value))]
+        with WholeStep():  # Ctrl-C comes to all ranks of a terminal: who waits here hears of another one's end and of its own at once
+            told = self.collectives.exchange(what, json.dumps(value))
+        return [json.loads(text) for text in told]
 
     @staticmethod
     def told(error: BaseException) -> None:

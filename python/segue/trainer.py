@@ -116,7 +116,7 @@ class Trainer(Checkpoints, Figures):
     process_group : ProcessGroup, optional
         Of `torch.distributed`: those who train together. Default: all ranks.
     bucket_mb : float, optional
-        The MiB of gradients in a message; default: 25.
+        The MiB of gradients in a message, of which four may be under way at once in the memory of the host; default: 25.
     reduction : str, optional
         ``ordered`` adds gradients in the order of ranks, so that N ranks have the bits of one with ``grad_accumulation=N``; costs the memory and traffic of
         the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo takes.

@@ -433,6 +433,25 @@ def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000):
     return {"losses": losses, "error": error, "waited": time.monotonic() - began}
 
 
+class Waits:
+    """After a step of its second epoch the second rank is long in its callback, while the others wait for it."""
+
+    def on_step(self, run):
+        if run.step == 12 and rank() == 1:
+            Path("waits").touch()
+            time.sleep(30)
+
+
+def interrupted(folder):
+    """What ends `fit` on each rank when Ctrl-C comes to all."""
+    Path("pid").write_text(str(os.getpid()))
+    trainer = trainer_of()
+    try:
+        trainer.fit([batch(i, rank()) for i in range(8)], epochs=1000, checkpoint=os.path.join(folder, "run.safetensors"), save_every=5, callbacks=[Waits()])
+    except BaseException as error:
+        return [type(error).__name__, str(error), type(error.__cause__).__name__]
+
+
 class Dies:
     """Ends the second rank after a step, at the first start alone."""
 

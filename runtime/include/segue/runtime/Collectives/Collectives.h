@@ -41,6 +41,8 @@ public:
   virtual int ranks() const = 0;
   /// Returns the bytes of a message that are worth its cost.
   virtual uint64_t bucketBytes() const = 0;
+  /// Returns the most bytes of the host's memory that messages have taken at once.
+  virtual uint64_t messagePeakBytes() const = 0;
 
   /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
   /// given at once go in few messages.

@@ -53,6 +53,9 @@ public:
 struct CollectiveOptions {
   /// Tensors that are given together travel in messages of about so many bytes.
   uint64_t bucketBytes = 25 << 20;
+  /// Messages that are under way at once take the host's memory of so many such messages, or of one that is larger;
+  /// the next ones get it when older ones have arrived. Three are brought, sent and taken back beside each other.
+  uint64_t bucketsUnderWay = 4;
   /// Adds in the order of ranks, whatever the transport would do, so that sums have the bits of adding one after the
   /// other; takes memory for the parts of all ranks, and that much traffic. For tests of three ranks and more.
   bool addsInOrder = false;
