@@ -163,6 +163,8 @@ def shared_out(folder):
     found = {"losses": losses, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"]),
              "unwritable": error_of(lambda: trainer.save(os.path.join(folder, "missing", "file.safetensors"))),
              "frozen": error_of(lambda: trainer.freeze("net.0.*"))}
+    both = trainer_of(distributed="zero2")
+    found["with gradients"] = {"losses": train(both, 8), "parameters": parameters_of(both), "gradients": error_of(lambda: both.gradients(*batch(0, rank())))}
     checkpoint = os.path.join(folder, "fit.safetensors")
     torch.manual_seed(rank())
     found["whole"] = list(trainer_of(distributed="zero1").fit(loader_of(), epochs=3))

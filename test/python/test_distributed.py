@@ -139,6 +139,10 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
     found = [each.result for each in done]
     assert same([each["losses"] for each in found]) == expected["losses"] and same([each["parameters"] for each in found]) == expected["parameters"]
+    for each in found:
+        both = each["with gradients"]
+        assert both["losses"] == expected["losses"] and both["parameters"] == expected["parameters"]
+        assert both["gradients"][0] == "InvalidArgumentError" and "take whole steps" in both["gradients"][1], both["gradients"]
     first, second = (set(each["states"]) for each in found)
     assert not first & second and first | second == set(expected["states"]) and min(len(first), len(second)) >= 2
     assert (tmp_path / "shared.safetensors").read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
@@ -239,8 +243,8 @@ def one_rank(tmp_path):
 
 @pytest.mark.parametrize("options, kind, words", [
     ({"distributed": "ddp"}, segue.InvalidArgumentError, "torchrun --nproc-per-node 2 train.py.*init_process_group"),
-    ({"distributed": "zero3"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* and \"zero1\""),
-    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; \"ddp\" and \"zero1\" are what there is"),
+    ({"distributed": "zero3"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* and \"zero1\" and \"zero2\""),
+    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; there are ddp, zero1, zero2"),
     ({"bucket_mb": 1}, segue.InvalidArgumentError, "bucket_mb is about several ranks; give distributed=\"ddp\", too"),
     ({"distributed": "ddp", "bucket_mb": 0}, segue.InvalidArgumentError, "bucket_mb is 0; it is the MiB of a message"),
     ({"distributed": "ddp", "reduction": "tree"}, segue.InvalidArgumentError, "reduction is 'tree'; it is \"ordered\""),

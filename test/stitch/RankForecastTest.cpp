@@ -50,6 +50,10 @@ public:
     add(RingTraffic::sum(uint64_t(count) * sizeof(float), ranks()));
     next_->allReduce(data, count);
   }
+  void reduce(float *data, int64_t count, int root) override {
+    add(RingTraffic::reduction(uint64_t(count) * sizeof(float), ranks()));
+    next_->reduce(data, count, root);
+  }
   void reduceScatter(const float *whole, float *part, int64_t count) override {
     add(RingTraffic::scatteredSum(uint64_t(count) * sizeof(float) * uint64_t(ranks()), ranks()));
     next_->reduceScatter(whole, part, count);
@@ -174,14 +178,16 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
         auto train = [&](Rank &rank) { found[size_t(rank.number())] = measure(rank, model, strategy); };
         EXPECT_EQ(onRanks(ranks, GetParam(), train), nothing(ranks));
         for (const Measured &rank : found) {
+          bool isForecast = strategy != Sharding::Gradients || &rank == &found[size_t(planned.rank)];
           EXPECT_EQ(rank.messages, planned.messages);
           EXPECT_EQ(rank.sentBytes, planned.sentBytes);
           EXPECT_EQ(rank.meetings, planned.meetings);
-          EXPECT_LE(rank.peakBytes, planned.bytes);
+          // Gradients of other ranks come in another order, and so a rank may hold a little more of them at once.
+          EXPECT_LE(rank.peakBytes, planned.bytes * (isForecast ? 1.0 : 1.1));
           EXPECT_GE(rank.peakBytes, planned.bytes / 2);
           EXPECT_EQ(rank.messageBytes, planned.messageBytes);
           if (!isUnified) {
-            EXPECT_LE(rank.hostBytes, planned.hostBytes);
+            EXPECT_LE(rank.hostBytes, planned.hostBytes * (isForecast ? 1.0 : 1.1));
           }
         }
         EXPECT_GT(planned.messages, 1u);

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 namespace segue::inline runtime {
 
@@ -73,12 +74,14 @@ public:
   uint64_t messagePeakBytes() const override { return underWay_.peakBytes(); }
 
   Fence allReduce(std::span<const Tensor> tensors) override;
+  Fence reduce(std::span<const Tensor> tensors, int root) override;
   Fence broadcast(std::span<const Tensor> tensors, int root) override;
   Fence reduceScatter(const Tensor &whole, const Tensor &part) override;
   Fence allGather(const Tensor &part, const Tensor &whole) override;
   Fence send(const Tensor &tensor, int to) override;
   Fence receive(const Tensor &tensor, int from) override;
   std::vector<std::string> exchange(std::string_view what, std::string_view message) override;
+  std::shared_ptr<Collectives> twin(DeviceRef device) const override;
   void abandon(std::string_view why) noexcept override { transport_->abandon(why); }
 
 private:
@@ -335,6 +338,25 @@ Fence HostCollectives::allReduce(std::span<const Tensor> tensors) {
   });
 }
 
+Fence HostCollectives::reduce(std::span<const Tensor> tensors, int root) {
+  checkRank(root);
+  for (const Tensor &tensor : tensors)
+    check("a sum for one rank", tensor, /*isSum=*/true);
+  return byBucket(tensors, [&](std::span<const Tensor> bucket) {
+    Message message = messageFor(bucket);
+    Message *const both[] = {&message};
+    RingTraffic traffic = options_.addsInOrder ? RingTraffic::gathering(message.bytes * uint64_t(ranks()), ranks())
+                                               : RingTraffic::reduction(message.bytes, ranks());
+    return perform("a sum for one rank", both, root == rank() ? std::span<Message *const>(both) : std::span<Message *const>(),
+                   traffic,
+                   [transport = transport_, data = reinterpret_cast<float *>(message.data),
+                    count = message.bytes / sizeof(float), inOrder = options_.addsInOrder, root](bool) {
+                     inOrder ? addInOrder(*transport, data, data, 0, count, count)
+                             : transport->reduce(data, int64_t(count), root);
+                   });
+  });
+}
+
 /// What one rank alone has is told apart from numbers that are none: nobody adds it up and looks at the sum.
 static Error notThere(int rank) {
   return Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " has not what it was to send: it was never written");
@@ -499,6 +521,11 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
   if (error)
     std::rethrow_exception(error);
   return messages;
+}
+
+std::shared_ptr<Collectives> HostCollectives::twin(DeviceRef device) const {
+  Interconnect atOnce{.bytesPerSecond = std::numeric_limits<double>::infinity(), .latencySeconds = 0};
+  return virtualRanks(std::move(device), rank(), ranks(), atOnce, options_.bucketBytes);
 }
 
 std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,

@@ -164,7 +164,7 @@ int RankForecast::fullestRank() const {
 }
 
 const RankStep &RankForecast::play(Sharding strategy) {
-  RankStep step{.strategy = strategy, .rank = strategy == Sharding::States ? fullestRank() : 0};
+  RankStep step{.strategy = strategy, .rank = strategy == Sharding::None ? 0 : fullestRank()};
   playOn("1024TiB", std::nullopt, step);
   if (step.bytes > budgetBytes_) {
     uint64_t wanted = step.bytes;

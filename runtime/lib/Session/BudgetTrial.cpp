@@ -103,6 +103,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
       others = Storage::allocate(device, Space::DeviceDram, others_, /*alignment=*/1,
                                  device->memory().intern({.value = std::string(othersName)}));
     same.config = configFor(budgetBytes, states);
+    takeRanks(same, device);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
     std::vector<TensorMap> batches = addTwinBatches(session, sizes, step_.options.wires);

@@ -46,7 +46,18 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.maxGradNorm = step.options.maxGradNorm;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
+  // Where gradients go to their owners, they are gone in the midst of backward; otherwise what is sent stays where it is.
+  if (step.options.sharding == Sharding::Gradients) {
+    parts.options.collectives = step.options.collectives;
+    parts.options.sharding = step.options.sharding;
+    parts.options.shards = step.shards;
+  }
   return parts;
+}
+
+void takeRanks(SessionOptions &options, const DeviceRef &device) {
+  if (options.collectives)
+    options.collectives = options.collectives->twin(device);
 }
 
 namespace {

@@ -7,7 +7,8 @@
 //
 // Each rank has all parameters and batches of its own. Ranks agree on what they train
 // before the first step, and meet three times in each: before it begins, when gradients have
-// been added up, which begins while backward runs, and before the first parameter is written. A rank whose step
+// been added up, which begins while backward runs, and before the first parameter is written; between these, too,
+// where each has some gradients alone, for their norm. A rank whose step
 // fails says so at the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -91,8 +92,10 @@ Json Session::State::trainedAsJson() const {
   told.update(compiledPrograms);
   told["the strategy"] = name(options.sharding);
   GradientReduction order(options.collectives);
-  order.plan(modules, table);
-  told["the order in which gradients are sent"] = order.messages();
+  order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);
+  Json &messages = told["the order in which gradients are sent"] = Json::array();
+  for (const GradientReduction::Message &message : order.messages())
+    messages.push_back(message.slots);
   told["the norm that gradients are clipped to"] = options.maxGradNorm;
   told["the scale of the loss"] = lossScale();
   told["the number of steps taken"] = step;
@@ -152,7 +155,7 @@ void Session::State::agree() {
     throw;
   }
   reduction.emplace(options.collectives);
-  reduction->plan(modules, table);
+  reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
   hasTold = false;
   hasAgreed = true;
 }
@@ -209,25 +212,42 @@ void Session::State::takeValuesOfRank0() {
 // The meetings of a step
 //===----------------------------------------------------------------------===//
 
+/// The bits of each number in as many letters, so that a message has one length whatever it says.
+static std::string hexOf(const std::vector<float> &numbers) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string hex;
+  for (float number : numbers)
+    for (int shift = 28; shift >= 0; shift -= 4)
+      hex += digits[std::bit_cast<uint32_t>(number) >> shift & 15];
+  return hex;
+}
+
+static std::vector<float> numbersOf(const std::string &hex) {
+  std::vector<float> numbers;
+  for (size_t at = 0; at < hex.size(); at += 8)
+    numbers.push_back(std::bit_cast<float>(uint32_t(std::stoul(hex.substr(at, 8), nullptr, 16))));
+  return numbers;
+}
+
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
   return textOf(Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches,
                              std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
-                             word.why}));
+                             word.why, hexOf(word.squares)}));
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
   return {told[0], told[1], told[2], told[3], std::bit_cast<double>(told[4].get<uint64_t>()),
           std::bit_cast<double>(told[5].get<uint64_t>()), told[6].get<std::vector<double>>(),
-          told[7]};
+          told[7], numbersOf(told[8])};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
-static std::vector<StepWord> meet(Collectives &ranks, int64_t step, int meeting, const StepWord &own) {
-  static constexpr const char *names[] = {"begin", "gradients", "update"};
+static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_view meeting, const StepWord &own) {
   std::vector<StepWord> words;
-  for (const std::string &text : ranks.exchange("step " + std::to_string(step) + ", " + names[meeting], textOf(own)))
+  for (const std::string &text :
+       ranks.exchange("step " + std::to_string(step) + ", " + std::string(meeting), textOf(own)))
     words.push_back(wordOf(text));
   for (size_t rank = 0; rank < words.size() && !own.hasFailed; ++rank)
     if (words[rank].hasFailed)
@@ -237,8 +257,15 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, int meeting,
   return words;
 }
 
+/// Returns what the meetings of a step are about, in their order.
+std::span<const std::string_view> Session::State::meetingsOfStep() const {
+  static constexpr std::string_view all[] = {"begin", "gradients", "update"};
+  static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
+  return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
+}
+
 void Session::State::tellFailure(const std::exception &error) noexcept {
-  if (!isShared() || hasTold || meetings > 2)
+  if (!isShared() || hasTold || meetings >= meetingsOfStep().size())
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
@@ -249,7 +276,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     else {
       if (meetings == 1 && device->hasBytes())
         reduction->sendNothing(device);
-      meet(*options.collectives, step + 1, meetings, {.hasFailed = true, .why = error.what()});
+      meet(*options.collectives, step + 1, meetingsOfStep()[meetings], {.hasFailed = true, .why = error.what()});
     }
   } catch (const std::exception &) { // they are told by their own calls
   }
@@ -257,7 +284,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
 
 std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
   hasTold = true; // what fails in a meeting fails on every rank
-  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetings, own);
+  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetingsOfStep()[meetings], own);
   hasTold = false;
   ++meetings;
   return words;
@@ -266,8 +293,8 @@ std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
 void Session::State::sendGradients() {
   std::vector<Tensor> sums(table.size());
   std::vector<NewestGradient> newest(table.size());
-  for (const std::vector<size_t> &message : reduction->messages())
-    for (size_t slot : message) {
+  for (const GradientReduction::Message &message : reduction->messages())
+    for (size_t slot : message.slots) {
       if (reduction->wasSent(slot))
         continue;
       Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
@@ -297,7 +324,9 @@ void Session::State::sendGradients() {
   }
   device->wait(reduction->sent());
   for (size_t slot = 0; slot < table.size(); ++slot) {
-    if (newest[slot].item) {
+    if (!reduction->isForThis(slot)) {
+      tape.gradient(GradientTape::ValueId(slot)) = Tensor();
+    } else if (newest[slot].item) {
       if (sums[slot].storage() != newest[slot].tensor.storage())
         copyInto(sums[slot], newest[slot].tensor);
       wait(newest[slot].tensor);

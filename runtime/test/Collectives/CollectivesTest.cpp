@@ -77,6 +77,28 @@ TEST_P(CollectivesTest, SumsAreThoseOfAllRanks) {
                 nothing(ranks));
 }
 
+TEST_P(CollectivesTest, ASumIsThatOfOneRank) {
+  for (int ranks : {1, 2, 3, 4})
+    for (bool inOrder : {false, true})
+      EXPECT_EQ(run(
+                    ranks,
+                    [&](Rank &rank) {
+                      for (int root = 0; root < ranks; ++root) {
+                        std::vector<Tensor> tensors;
+                        for (int64_t count : {0, 1, 700, 3, 1024, 5})
+                          tensors.push_back(filled(rank.device, count, rank.number(),
+                                                   count == 3 ? Space::Host : Space::DeviceDram));
+                        rank.device->wait(rank.together->reduce(tensors, root));
+                        if (root != rank.number()) // there is nothing to be said of what it has
+                          continue;
+                        for (const Tensor &tensor : tensors)
+                          EXPECT_EQ(read(tensor), sums(ranks, int64_t(tensor.elementCount())));
+                      }
+                    },
+                    {.seed = 6}, {.bucketBytes = 3000, .addsInOrder = inOrder}),
+                nothing(ranks));
+}
+
 TEST_P(CollectivesTest, PartsAreSummedAndGathered) {
   EXPECT_EQ(run(3,
                 [](Rank &rank) {
@@ -175,6 +197,7 @@ TEST_P(CollectivesTest, WhatDoesNotFitIsRefused) {
                   refused([&] { rank.together->allReduce(std::span(&codes, 1)); }, "has to be dense and of f32");
                   refused([&] { rank.together->reduceScatter(other, floats); }, "the part of a rank is");
                   refused([&] { rank.together->broadcast(std::span(&floats, 1), 1); }, "there is no rank 1");
+                  refused([&] { rank.together->reduce(std::span(&floats, 1), -1); }, "there is no rank -1");
                   Tensor none;
                   refused([&] { rank.together->send(none, 0); }, "a tensor is null");
                 }),

@@ -37,6 +37,8 @@ public:
   /// Puts the sum over ranks in place of `count` floats. All ranks get the same bits; the order of the addition is
   /// the library's.
   virtual void allReduce(float *data, int64_t count) = 0;
+  /// Puts that sum in place of the floats of rank `root`; what the others have there is undefined then.
+  virtual void reduce(float *data, int64_t count, int root) = 0;
   /// Writes to `part`, of `count` floats, this rank's part of the sum of `whole`.
   virtual void reduceScatter(const float *whole, float *part, int64_t count) = 0;
   /// Writes the parts of all ranks, of `bytes` each, to `whole`, in their order.
