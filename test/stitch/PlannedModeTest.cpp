@@ -427,7 +427,9 @@ TEST_P(PlannedModeTest, PlansAgainWithMeasuredTimes) {
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();
   uint64_t cap = caps().least;
-  const ResidencyPlan &plan = plans.plan(plans.smallestBudget());
+  // Of the least bytes is a plan that makes nothing again, which packs better.
+  const ResidencyPlan &least = plans.plan(plans.smallestBudget());
+  const ResidencyPlan &plan = least.isRemaking ? plans.movedPlan(plans.smallestBudget()) : least;
   // Saved tensors are activations; parameters, gradients and states are not.
   uint64_t left = 0, outBytes = 0, inBytes = 0;
   for (const Departure &departure : plan.away)
