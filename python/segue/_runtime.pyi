@@ -311,6 +311,15 @@ def find_ptxas() -> str:
 #: What is said to who needs one.
 NO_PTXAS: str
 
+def is_checkpoint_folder(path: str) -> bool:
+    """Whether a checkpoint there is a folder: the path ends with a slash, or is a folder."""
+
+def checkpoint_file_of(path: str) -> os.PathLike[str]:
+    """The file whose place a new checkpoint takes: that of the path, or the manifest in the folder."""
+
+def check_checkpoint_path(path: str) -> None:
+    """Raises what a checkpoint cannot be written for; makes the folder that it is to be."""
+
 def check_output(path: str) -> None:
     """Raises FileError for what `write_file` could not write; leaves everything as it is."""
 

@@ -153,7 +153,7 @@ class EarlyStop(Callback):
         if run.checkpoint is None:
             self._kept = {name: tensor.clone() for name, tensor in weights.items()}
             return
-        file = f"{os.path.basename(run.checkpoint)}.best-{run.step}"
+        file = f"{os.path.basename(_file_or_folder(run))}.best-{run.step}"
         if run.trainer.rank == 0:
             save_tensors(_beside(run, file), weights)
         self._files = [*(other for other in self._files if other != file), file]
@@ -170,8 +170,13 @@ class EarlyStop(Callback):
 
 
 def _beside(run: "Run", name: str) -> str:
-    """The path of a file in the folder of the run's checkpoints."""
-    return os.path.join(os.path.dirname(run.checkpoint), name)
+    """The path of a file beside the run's checkpoint."""
+    return os.path.join(os.path.dirname(_file_or_folder(run)), name)
+
+
+def _file_or_folder(run: "Run") -> str:
+    """The path of the run's checkpoint without the slash that says that it is a folder."""
+    return run.checkpoint.rstrip(os.sep)
 
 
 class Progress(Callback):

@@ -445,7 +445,7 @@ class Trainer(Checkpoints, Figures):
         to_batch : callable, optional
             Makes one of the above of what the loader gives.
         checkpoint : path, optional
-            Where to write checkpoints, a safetensors file as that of `Trainer.save`. It also has where the run is in its data, the states
+            Where to write checkpoints, a safetensors file as that of `Trainer.save`, or, as there, a folder with a file of each rank. It also has where the run is in its data, the states
             of random numbers, of the scheduler and of callbacks.
         save_every : int, optional
             Writes it after so many steps; default: after each epoch. It is written at the end, too.

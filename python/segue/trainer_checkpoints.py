@@ -70,15 +70,19 @@ class Checkpoints:
         `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
         values, the first one writes, and the others do nothing. With ``zero1`` every rank calls it: the others send the first one the states that they have.
 
+        A path that ends with ``/``, or is a folder already, is that of a folder with a file of each rank and the index that Hugging Face's tools
+        have for weights in several files. Every rank calls it then, and all write at the same time, to a file system that all see. (A
+        `pathlib.Path` knows no slash at its end: make its folder first.)
+
         Raises
         ------
         FileError
             The file cannot be written; the one before stays.
         RankFailedError
-            With ``zero1``: another rank cannot save, or does not.
+            Another rank cannot save, or does not, where every rank calls it; the checkpoint before stays.
         """
         text = self._notes_text(notes)
-        if self._ranks.writes or self._ranks.shares_states:
+        if self._ranks.writes or self._ranks.shares_states or _runtime.is_checkpoint_folder(os.fspath(path)):
             self._session.save(os.fspath(path), text)
 
     def seals_at(self, path: str | os.PathLike) -> bool:
@@ -141,15 +145,22 @@ class Checkpoints:
 def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
     """What is frozen in a checkpoint; `otherwise` where it does not say, or is none, which its load tells better."""
     try:
-        with safe_open(os.fspath(path), framework="pt") as file:
-            notes = json.loads((file.metadata() or {}).get("segue.notes", "{}"))
+        if _runtime.is_checkpoint_folder(os.fspath(path)):
+            with open(_runtime.checkpoint_file_of(os.fspath(path)), encoding="utf-8") as file:
+                metadata = json.load(file)["metadata"]
+        else:
+            with safe_open(os.fspath(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+        notes = json.loads(metadata.get("segue.notes", "{}"))
         return Frozen.from_notes(notes["trained"]) if "trained" in notes else otherwise
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return otherwise
 
 
 def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
     """Makes a checkpoint that holds everything of a sealed one (`Trainer.seal`), whose tensors lie on the disk of its run.
+
+    It also makes one file of a checkpoint in a folder, or the other way round.
 
     Raises
     ------

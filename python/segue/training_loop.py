@@ -76,7 +76,7 @@ class Run:
     epochs, total_steps : int or None
         How long the run is, where that is known.
     checkpoint : str or None
-        The path of its checkpoints.
+        The path of its checkpoints, a file or a folder.
     resumed : bool
         It has gone on from one.
     evaluates : bool
@@ -107,7 +107,7 @@ class Run:
         for callback in callbacks:
             check_callback(callback)
         if checkpoint is not None and trainer._ranks.writes:
-            _runtime.check_output(os.fspath(checkpoint))  # not after the first epoch
+            _runtime.check_checkpoint_path(os.fspath(checkpoint))  # not after the first epoch
         self.trainer, self.history = trainer, History()
         self._ranks = trainer._ranks
         self.step, self.loss, self.metrics = 0, float("nan"), {}
@@ -175,7 +175,8 @@ class Run:
 
     def _is_to_resume(self) -> bool:
         """Whether there is a checkpoint to go on from. Refuses ranks whose runs are others."""
-        own = {"checkpoint": self._resume and os.path.exists(self.checkpoint), "batches per epoch": self._cursor.batches_per_epoch, "epochs": self.epochs, "steps": self._steps,
+        own = {"checkpoint": self._resume and os.path.exists(_runtime.checkpoint_file_of(self.checkpoint)),
+               "checkpoint in a folder": self.checkpoint is not None and _runtime.is_checkpoint_folder(self.checkpoint), "batches per epoch": self._cursor.batches_per_epoch, "epochs": self.epochs, "steps": self._steps,
                "save_every": self._save_every, "evaluate_every": self._evaluate_every, "evaluations": self.evaluates}
         first, *others = self._ranks.exchange("fit", own)
         for rank, of_rank in enumerate(others, 1):

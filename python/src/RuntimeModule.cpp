@@ -634,6 +634,9 @@ static void bindFiles(nb::module_ &m) {
   m.def("find_ptxas", [] { return schema::findPtxas(reinterpret_cast<const void *>(&bindBudget)); });
   m.attr("NO_PTXAS") = schema::kNoPtxas;
   m.def("check_output", &OutputFile::check, "path"_a);
+  m.def("check_checkpoint_path", &checkCheckpointPath, "path"_a);
+  m.def("is_checkpoint_folder", &isCheckpointFolder, "path"_a);
+  m.def("checkpoint_file_of", &checkpointFileOf, "path"_a);
   m.def(
       "export_checkpoint",
       [](const std::filesystem::path &checkpoint, const std::filesystem::path &output) {

@@ -174,6 +174,31 @@ def shared_out(folder):
     return found
 
 
+def in_folder(folder, strategy):
+    """Checkpoints with a file of each rank; then two that cannot be written, which cost no more than that."""
+    trainer = trainer_of(distributed=strategy)
+    path = os.path.join(folder, strategy, "")
+    losses = train(trainer, 8)
+    trainer.save(path)
+    found = {"unwritable": error_of(lambda: trainer.save(os.path.join(folder, "missing", "folder", ""))),
+             "on one": error_of(lambda: trainer.save(path if rank() == 0 else os.path.join(folder, "missing", "")))}
+    dist.barrier()
+    found["after"] = sorted(os.listdir(path))
+    dist.barrier()
+    found["losses"] = losses + train(trainer, 2, first=8)
+    trainer.save(Path(path))  # without its slash, and there
+    checkpoint = os.path.join(folder, f"fit of {strategy}", "")
+    held_out = [batch(100 + i, rank()) for i in range(2)]
+    options = {"epochs": 3, "evaluate_on": held_out}
+    early = lambda: segue.EarlyStop(patience=10)  # noqa: E731
+    torch.manual_seed(rank())
+    found["whole"] = list(trainer_of(distributed=strategy).fit(loader_of(), **options))
+    torch.manual_seed(rank())
+    trainer_of(distributed=strategy).fit(loader_of(), checkpoint=checkpoint, save_every=2, callbacks=[early(), StopsAt(7)], **options)
+    found["rest"] = list(trainer_of(compiled(3), distributed=strategy).fit(loader_of(), checkpoint=checkpoint, resume=True, callbacks=[early()], **options))
+    return found
+
+
 def alone_of_shared_out(folder):
     """The same of one rank with the batches of both."""
     trainer = trainer_of(grad_accumulation=2)
@@ -410,12 +435,13 @@ def ends(how):
     return losses
 
 
-def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000):
+def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000, checkpoint="run.safetensors", every=3, strategy="ddp"):
     """Trains until the rank `which` is killed by a signal so many seconds after the first step; a run that was resumed goes on."""
-    trainer = trainer_of()
-    path = os.path.join(folder, "run.safetensors")
-    if os.path.exists(path):
+    trainer = trainer_of(distributed=strategy)
+    path = os.path.join(folder, checkpoint)
+    if os.path.exists(os.path.join(path, "model.safetensors.index.json") if path.endswith("/") else path):
         trainer.resume(path)
+
     def kill():
         time.sleep(after)
         os.kill(os.getpid(), getattr(signal, signal_name))
@@ -428,9 +454,9 @@ def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000):
             i = trainer.step_count
             losses[i] = trainer.step(*batch(i, rank())).hex()
             began = time.monotonic()
-            if i % 3 == 0:
+            if i % every == 0:
                 trainer.save(path)
-    except segue.RankFailedError as failure:
+    except (segue.RankFailedError, segue.StateTornError) as failure:
         error = [type(failure).__name__, str(failure)]
     return {"losses": losses, "error": error, "waited": time.monotonic() - began}
 

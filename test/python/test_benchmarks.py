@@ -123,6 +123,13 @@ def test_ranks(tmp_path):
     assert re.search(r"^\| segue-zero2 (\| \d+ ){3}\| [\d.]+ \| [\d.]+ \| - \| \d+ \| \d\.\d{4} \|$", text, re.M), text
 
 
+def test_saves_of_ranks(tmp_path):
+    text = output(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, ROOT / "bench/ranks/checkpoints.py", "--folder", tmp_path,
+                  "--width", 32, "--turns", 1, "--strategies", "zero1")
+    assert re.findall(r"^(\w+) \S+: best [\d.]+ s, median [\d.]+ s of 1$", text, re.M) == ["zero1", "zero1"]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+
+
 def test_states_of_8_bits():
     # Status 1 says that losses differ, which two steps do not show.
     run = (warm.python(), ROOT / "bench/states/run.py", "--config", "T", "--steps", 2)

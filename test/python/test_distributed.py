@@ -22,6 +22,9 @@ import rank_programs as programs
 import torch
 import torch.distributed as dist
 import warm
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch.distributed import checkpoint
 
 import segue
 
@@ -149,6 +152,48 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     assert same([each["rest"] for each in found]) == found[0]["whole"][5:] and len(found[0]["rest"]) == 10
     assert [each["unwritable"][0] for each in found] == ["FileError", "RankFailedError"] and "rank 0 cannot save" in found[1]["unwritable"][1]
     assert same([each["frozen"] for each in found])[0] == "UnsupportedError"
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_checkpoints_with_a_file_of_each_rank(ranks, alone, tmp_path, strategy):
+    """What one rank has, in two files of a size that other tools read; any number of ranks goes on from there, `fit` where each was."""
+    with ranks("in_folder", folder=str(tmp_path), strategy=strategy) as group:
+        one = programs.trainer_of(grad_accumulation=2)
+        expected = programs.train(one, 10)
+        one.save("alone.safetensors")
+        done = [group.done(rank) for rank in range(TWO)]
+    assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
+    first, second = (each.result for each in done)
+    assert first["losses"] == second["losses"] == expected
+    assert first["unwritable"][0] == "FileError" and second["unwritable"][0] == "RankFailedError" and "rank 0 cannot save" in second["unwritable"][1]
+    assert second["on one"][0] == "FileError" and first["on one"][0] == "RankFailedError" and "rank 1 cannot save: IO_FAILED" in first["on one"][1]
+    assert first["rest"] == second["rest"] == first["whole"][7:] and len(first["rest"]) == 8
+    assert [name for name in os.listdir(tmp_path) if name.startswith(f"fit of {strategy}.best-")]
+
+    folder = tmp_path / strategy
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(first["after"]) == 3 and sorted(os.listdir(folder)) == sorted([*files, "model.safetensors.index.json"]) and len(files) == TWO
+    segue.export_checkpoint(folder, "all.safetensors")
+    assert Path("all.safetensors").read_bytes() == Path("alone.safetensors").read_bytes()
+    tensors = load_file("alone.safetensors")
+    bytes_of = dict.fromkeys(files, 0)
+    for name, file in index["weight_map"].items():
+        with safe_open(folder / file, framework="pt") as part:
+            assert torch.equal(part.get_tensor(name), tensors[name])
+        bytes_of[file] += tensors[name].nbytes
+    assert set(index["weight_map"]) == set(tensors) and index["metadata"]["total_size"] == sum(bytes_of.values())
+    assert max(bytes_of.values()) < 0.6 * sum(bytes_of.values())
+    # PyTorch's distributed checkpoints.
+    found = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    checkpoint.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(str(folder)), no_dist=True)
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+    resumed = programs.trainer_of(programs.compiled(3), grad_accumulation=2)
+    assert resumed.resume(folder) == {} and programs.train(resumed, 3, first=10) == programs.train(one, 3, first=10)
+    with pytest.raises(segue.InvalidArgumentError, match=r"of a run of 2 ranks, .*; there is 1 now\. Load it by trainer.resume"):
+        resumed.fit([programs.batch(0, 0)], checkpoint=tmp_path / f"fit of {strategy}", resume=True)
 
 
 def test_values_and_seed_are_those_of_the_first_rank(ranks, alone):
@@ -316,6 +361,32 @@ def test_ctrl_c_on_all_ranks(ranks, alone, tmp_path):
     with programs.trainer_of() as trainer:
         trainer.resume(tmp_path / "run.safetensors")
         assert trainer.step_count == 10
+
+
+def test_ranks_that_are_killed_while_all_save_leave_a_whole_checkpoint(ranks, alone, tmp_path):
+    """At random moments of a run that does little else, either rank, with states that are shared out."""
+    moments = random.Random(4)
+    expected = programs.train(programs.trainer_of(grad_accumulation=2), 400)
+    folder = tmp_path / "checkpoints"
+    taken, resumed = {}, 0
+    for kill in range(10):
+        (tmp_path / "meet").unlink(missing_ok=True)
+        which = kill % 2
+        with ranks("dies", folder=str(tmp_path), after=moments.random() * 0.2, which=which, checkpoint="checkpoints/", every=1, strategy="zero1", steps=400) as group:
+            done = [group.done(rank) for rank in range(TWO)]
+        found = done[1 - which].result
+        assert done[which].code == -signal.SIGKILL and done[1 - which].code == 0, done[which].error + done[1 - which].error
+        assert f"rank {which} has died: process" in found["error"][1] and found["waited"] < 2, found
+        resumed += min(map(int, found["losses"]), default=0) > 0
+        taken |= found["losses"]
+    assert resumed > 3 and len(taken) > 8
+    assert all(loss == expected[int(step)] for step, loss in taken.items())
+    trainer = programs.trainer_of(grad_accumulation=2)
+    trainer.resume(folder)
+    first = trainer.step_count
+    assert programs.train(trainer, 3, first=first) == expected[first:first + 3]
+    trainer.save(folder)
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_ranks_that_hang_are_named(ranks, cache, tmp_path):

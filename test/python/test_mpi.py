@@ -121,6 +121,26 @@ def test_states_that_are_shared_out(gpt, device, tmp_path):
     assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_checkpoints_with_a_file_of_each_rank(gpt, strategy, tmp_path):
+    """All that one rank has, in two files; any number of ranks goes on from them."""
+    folder = f"{tmp_path}/all/"
+    one = run(gpt, command("--accumulate", 2, "--save", tmp_path / "one.safetensors"))
+    two = ranks(gpt, 2, command("--ranks", "mpi", "--strategy", strategy, "--save", folder, "--save-every", 6))
+    assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
+    assert len(os.listdir(folder)) == 3
+    assert run(gpt, [RUN, "export", folder, tmp_path / "two.safetensors"]).stdout.startswith(f"{tmp_path}/two.safetensors: step 20, ")
+    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    alone = [word for word in command("--accumulate", 3, steps=3) if word not in ("--weights", "gpt.safetensors")]
+    together = [word for word in command("--ranks", "mpi", "--strategy", strategy, "--add-in-order", steps=3) if word not in ("--weights", "gpt.safetensors")]
+    expected = steps_of(run(gpt, [*alone, "--resume", tmp_path / "one.safetensors"]))
+    assert steps_of(ranks(gpt, 3, [*together, "--resume", folder])) == expected
+    # Above a disk checkpoints are sealed, where they are no folders.
+    disk = ["--budget", "1MiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB"]
+    assert steps_of(run(gpt, [*alone, *disk, "--resume", folder, "--save", folder, "--save-every", "1"])) == expected
+    assert len(os.listdir(folder)) == 2
+
+
 def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_ranks(gpt, tmp_path):
     checkpoint = tmp_path / "half.safetensors"
     whole = steps_of(ranks(gpt, 2, command("--ranks", "mpi")))
@@ -174,31 +194,41 @@ def test_a_rank_that_is_killed_ends_all(gpt, tmp_path):
     assert first > 25 and first % 5 == 1
 
 
-def test_a_full_disk_costs_a_checkpoint_of_all_and_not_the_run(gpt, tmp_path):
-    """Rank 0 writes states that others send it: none waits for a file that cannot be written, and the one before stays."""
-    checkpoint = tmp_path / "last.safetensors"
-    words = command("--ranks", "mpi", "--strategy", "zero1", "--save", checkpoint, "--save-every", 4, steps=100000)
+def content(checkpoint):
+    """The bytes of a checkpoint, and of what it names."""
+    if checkpoint.is_file():
+        return [checkpoint.read_bytes()]
+    manifest = (checkpoint / "model.safetensors.index.json").read_bytes()
+    return [manifest, *((checkpoint / name).read_bytes() for name in sorted(set(json.loads(manifest)["weight_map"].values())))]
+
+
+@pytest.mark.parametrize("name, full", [("last.safetensors", 0), ("last/", 0), ("last/", 1)])
+def test_a_full_disk_costs_a_checkpoint_of_all_and_not_the_run(gpt, name, full, tmp_path):
+    """Of rank 0, which writes what others send it, or of a rank that writes its part: none waits for what cannot be written, and the one before stays."""
+    checkpoint = tmp_path / name
+    words = command("--ranks", "mpi", "--strategy", "zero1", "--save", f"{tmp_path}/{name}", "--save-every", 4, steps=100000)
     process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
     try:
-        while not checkpoint.exists():
+        while not checkpoint.is_file() and not (checkpoint / "model.safetensors.index.json").exists():
             process.stdout.readline()
-        # No file of rank 0 may grow from here on, as on a disk that is full.
-        first = int((gpt / "rank0").read_text())
-        unlimited = resource.prlimit(first, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        # No file of that rank may grow from here on, as on a disk that is full.
+        limited = int((gpt / f"rank{full}").read_text())
+        unlimited = resource.prlimit(limited, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         warning = process.stderr.readline()
-        last_good = checkpoint.read_bytes()
+        last_good = content(checkpoint)
         lines = [process.stdout.readline() for _ in range(20)]
-        assert lines[-1].startswith("step ") and checkpoint.read_bytes() == last_good
+        assert lines[-1].startswith("step ") and content(checkpoint) == last_good
         assert "warning: no checkpoint of step" in warning and "File too large" in warning
-        resource.prlimit(first, resource.RLIMIT_FSIZE, unlimited)
+        resource.prlimit(limited, resource.RLIMIT_FSIZE, unlimited)
         os.kill(int((gpt / "rank1").read_text()), signal.SIGTERM)
         _, error = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert error.count("warning: no checkpoint") >= 3 and "RANK_FAILED" not in error, error
+    assert error.count("warning: no checkpoint") >= 3 and error.count("RANK_FAILED: rank 1 cannot save: IO_FAILED") == (error.count("warning") if full else 0), error
     on = [word for word in command(steps=1) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
-    assert checkpoint.read_bytes() != last_good and steps_of(run(gpt, on))
+    assert content(checkpoint) != last_good and steps_of(run(gpt, on))
+    assert checkpoint.is_file() or len(os.listdir(checkpoint)) == 3
 
 
 def test_a_rank_that_hangs_ends_all(gpt):

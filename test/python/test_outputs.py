@@ -8,6 +8,7 @@
 A signal ends a run in order; a disk that is full costs a checkpoint and not the run."""
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -54,7 +55,7 @@ def test_refused_before_the_work(bigram, tmp_path, place):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     there = tmp_path / place
-    for flag in ("--save", "--trace", "--report"):
+    for flag in ("--trace", "--report") if place == "folder" else ("--save", "--trace", "--report"):  # checkpoints may be folders
         done = call(*train(bigram, "--steps", "3", flag, there), status=1)
         assert done.stdout == b"", "no step was made"
         assert f"IO_FAILED: {flag}: {there}: ".encode() in done.stderr
@@ -73,6 +74,16 @@ def test_refused_before_the_work(bigram, tmp_path, place):
         segue.Trainer([module], optimizer=segue.SGD(), trace=there)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
     assert not list((tmp_path / "folder").iterdir())
+
+
+@pytest.mark.parametrize("place", ["file/", "missing/below/", "weights"])
+def test_a_folder_for_checkpoints_is_refused_before_the_work(bigram, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    done = call(*train(bigram, "--steps", "3", "--save", f"{tmp_path}/{place}"), status=1)
+    assert done.stdout == b"" and re.search(rf"(IO_FAILED|INVALID_ARGUMENT): --save: {tmp_path}/{place}".encode(), done.stderr), done.stderr
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
 
 
 def test_one_file_for_two_outputs_is_refused(bigram, tmp_path):

@@ -117,13 +117,14 @@ static void checkOutputs(const TrainOptions &options) {
     if (path->empty())
       continue;
     try {
-      OutputFile::check(*path);
+      path == &options.save ? checkCheckpointPath(*path) : OutputFile::check(*path);
     } catch (const Error &error) {
       throw error.within(flag);
     }
     // Devices and pipes may get several.
     auto fileOf = [](const std::string &name) {
-      return name.empty() ? std::filesystem::path() : std::filesystem::weakly_canonical(OutputFile::partialOf(name));
+      return name.empty() ? std::filesystem::path()
+                          : std::filesystem::weakly_canonical(OutputFile::partialOf(checkpointFileOf(name)));
     };
     for (size_t k = 0; k < i; ++k)
       if (std::filesystem::path file = fileOf(*path); !file.empty() && fileOf(*outputs[k].second) == file)
@@ -141,7 +142,7 @@ public:
     if (path.empty())
       return;
     try {
-      Interruption::Writing writing(path);
+      Interruption::Writing writing(checkpointFileOf(path));
       write(path);
     } catch (const Error &error) {
       if (failure_)
@@ -170,7 +171,8 @@ namespace {
 class MidwayCheckpoints {
 public:
   MidwayCheckpoints(Session &session, std::string path, bool mayBeSealed, bool isFirst)
-      : session_(session), path_(std::move(path)), areSealed_(mayBeSealed && session.canSeal()), isFirst_(isFirst) {
+      : session_(session), path_(std::move(path)),
+        areSealed_(mayBeSealed && session.canSeal() && !isCheckpointFolder(path_)), isFirst_(isFirst) {
     if (areSealed_)
       session_.sealAt(path_);
     takenBytes_ = areSealed_ ? session_.sealRoom() : 0;
@@ -209,7 +211,7 @@ private:
   Session &session_;
   std::string path_;
   bool areSealed_;
-  /// False on the ranks that send rank 0 what it saves.
+  /// False on the ranks but the first, which warns for all.
   bool isFirst_;
   int count_ = 0;
   double seconds_ = 0;
@@ -219,13 +221,15 @@ private:
 
 void MidwayCheckpoints::writeOrGoOn() {
   try {
-    Interruption::Writing writing(path_);
+    Interruption::Writing writing(checkpointFileOf(path_));
     write();
   } catch (const Error &error) {
-    if (error.code() == ErrorCode::RankFailed && !isFirst_) // whoever writes it has said so
-      return;
-    if (error.code() != ErrorCode::IoFailed && error.code() != ErrorCode::DeviceOom)
+    // Where a rank is gone, the next meeting ends the run.
+    if (error.code() != ErrorCode::IoFailed && error.code() != ErrorCode::DeviceOom &&
+        error.code() != ErrorCode::RankFailed)
       throw;
+    if (!isFirst_) // which is told by the first
+      return;
     std::fprintf(stderr, "segue-run: warning: no checkpoint of step %lld: %s; training goes on, and the checkpoint "
                          "before it, if there is one, stays\n",
                  (long long)session_.stepCount(), error.what());
@@ -270,7 +274,8 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
   if (ranks->rank() > 0) {
     options.trace = options.report = "";
     options.profile = false;
-    if (parseSharding(options.strategy) == Sharding::None) // otherwise rank 0 writes what all save
+    // What has a part of each rank, in the file or beside it, all save.
+    if (parseSharding(options.strategy) == Sharding::None && !isCheckpointFolder(options.save))
       options.save = "";
   }
   return ranks;

@@ -196,7 +196,8 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   addWhole(command, "--until", options.until, 1, mostSteps,
            "train up to this step of the whole training instead of --steps");
   command->add_option("--resume", options.resume, "checkpoint to go on from");
-  CLI::Option *save = command->add_option("--save", options.save, "checkpoint to write at the end");
+  CLI::Option *save = command->add_option(
+      "--save", options.save, "checkpoint to write at the end; a folder, or FOLDER/, gets a file of each rank");
   addWhole(command, "--save-every", options.saveEvery, 1, mostSteps, "steps after which --save is written, too")
       ->needs(save);
   command->add_flag("--profile", options.profile, "time of each command, on stderr");

@@ -162,6 +162,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path &path) {
   file.checkUnchanged();
   file.metadata_ = std::move(reader.metadata);
   file.entries_ = std::move(reader.entries);
+  file.headerBytes_ = dataBegin;
   return file;
 }
 
@@ -171,6 +172,8 @@ void SafetensorsFile::settle() const { mapping_->settle(); }
 std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry &entry) const {
   return mapping_->bytes().subspan(entry.offset, entry.bytes);
 }
+
+std::span<const std::byte> SafetensorsFile::header() const { return mapping_->bytes().first(headerBytes_); }
 
 const SafetensorsEntry *SafetensorsFile::find(std::string_view name) const {
   auto it = std::lower_bound(entries_.begin(), entries_.end(), name,

@@ -6,14 +6,16 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Checkpoint.h"
+#include "CheckpointFolder.h"
 #include "CheckpointHashes.h"
+#include "CheckpointValues.h"
 #include "SealedCheckpoint.h"
 #include "segue/runtime/Error.h"
 #include <charconv>
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view versionKey = "segue.checkpoint", stepKey = "segue.step", seedKey = "segue.seed";
+static constexpr std::string_view stepKey = "segue.step", seedKey = "segue.seed";
 /// Texts that a checkpoint may have.
 static constexpr std::pair<std::string_view, std::string Checkpoint::*> checkpointTexts[] = {
     {"segue.precision", &Checkpoint::precision},
@@ -24,7 +26,7 @@ static constexpr std::string_view version = "2", sealedVersion = "3";
 /// The version of checkpoints whose tensors have no hashes.
 static constexpr std::string_view versionWithoutHashes = "1";
 
-static void write(const std::filesystem::path &path, const Checkpoint &checkpoint, const Metadata *sealed) {
+DeferredTensors tensorsOf(const Checkpoint &checkpoint) {
   DeferredTensors tensors = checkpoint.deferred;
   for (const auto &[key, tensor] : checkpoint.parameters)
     tensors.emplace(key, deferred(tensor));
@@ -36,12 +38,22 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
     tensors.emplace(std::string(statePrefix) + key, deferred(tensor));
   for (const auto &[key, tensor] : checkpoint.deferredState)
     tensors.emplace(std::string(statePrefix) + key, tensor);
-  Metadata metadata = {{std::string(versionKey), std::string(sealed ? sealedVersion : version)},
-                       {std::string(stepKey), std::to_string(checkpoint.step)},
-                       {std::string(seedKey), std::to_string(checkpoint.seed)}};
+  return tensors;
+}
+
+Metadata valuesOf(const Checkpoint &checkpoint, std::string_view version) {
+  Metadata values = {{std::string(versionKey), std::string(version)},
+                     {std::string(stepKey), std::to_string(checkpoint.step)},
+                     {std::string(seedKey), std::to_string(checkpoint.seed)}};
   for (auto [key, member] : checkpointTexts)
     if (const std::string &text = checkpoint.*member; !text.empty())
-      metadata[std::string(key)] = text;
+      values[std::string(key)] = text;
+  return values;
+}
+
+static void write(const std::filesystem::path &path, const Checkpoint &checkpoint, const Metadata *sealed) {
+  DeferredTensors tensors = tensorsOf(checkpoint);
+  Metadata metadata = valuesOf(checkpoint, sealed ? sealedVersion : version);
   if (sealed)
     metadata.insert(sealed->begin(), sealed->end());
   addHashes(metadata, tensors);
@@ -49,29 +61,57 @@ static void write(const std::filesystem::path &path, const Checkpoint &checkpoin
 }
 
 void saveCheckpoint(const std::filesystem::path &path, const Checkpoint &checkpoint) {
-  write(path, checkpoint, nullptr);
+  isCheckpointFolder(path) ? saveToFolder(path, checkpoint) : write(path, checkpoint, nullptr);
 }
 
 void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed) {
   write(path, inMemory, &sealed);
 }
 
-static int64_t readNumber(const SafetensorsFile &file, std::string_view key) {
-  auto it = file.metadata().find(key);
-  std::string_view text = it == file.metadata().end() ? std::string_view() : it->second;
+static int64_t readNumber(const Metadata &values, const std::filesystem::path &path, std::string_view key) {
+  auto it = values.find(key);
+  std::string_view text = it == values.end() ? std::string_view() : it->second;
   int64_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || error != std::errc() || end != text.data() + text.size())
-    throw Error(ErrorCode::FileCorrupt, file.path().string() + ": metadata \"" + std::string(key) + "\" is \"" +
+    throw Error(ErrorCode::FileCorrupt, path.string() + ": metadata \"" + std::string(key) + "\" is \"" +
                                             std::string(text) + "\", not a number; use another checkpoint");
   return number;
 }
 
-/// Throws unless the file is a checkpoint of a known version, as it was written.
-static void checkWhole(const SafetensorsFile &file, const std::function<void(const std::string &)> &warn) {
+void readValues(const Metadata &values, const std::filesystem::path &path, Checkpoint &checkpoint) {
+  checkpoint.step = readNumber(values, path, stepKey);
+  checkpoint.seed = readNumber(values, path, seedKey);
+  for (auto [key, member] : checkpointTexts)
+    if (auto found = values.find(key); found != values.end())
+      checkpoint.*member = found->second;
+  if (checkpoint.step < 0)
+    throw Error(ErrorCode::FileCorrupt,
+                path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");
+}
+
+void readTensors(const SafetensorsFile &file, const DeviceRef &device, const IsNeeded &isNeeded, bool haveHashes,
+                 Checkpoint &checkpoint) {
+  auto stateOf = [](const SafetensorsEntry &entry) { return entry.name.starts_with(statePrefix); };
+  auto keyOf = [&](const SafetensorsEntry &entry) {
+    return stateOf(entry) ? entry.name.substr(statePrefix.size()) : entry.name;
+  };
+  for (const SafetensorsEntry &entry : file.entries())
+    if (haveHashes && (!isNeeded || isNeeded(keyOf(entry), stateOf(entry))))
+      checkTensorHash(file, entry);
+  for (const SafetensorsEntry &entry : file.entries())
+    (stateOf(entry) ? checkpoint.state : checkpoint.parameters)[keyOf(entry)] = file.tensor(device, entry.name);
+}
+
+/// Throws unless the file is a checkpoint of a known version whose values are as they were written. Returns true if it
+/// has hashes.
+static bool checkValues(const SafetensorsFile &file, const std::function<void(const std::string &)> &warn) {
   const std::string path = file.path().string();
   auto found = file.metadata().find(versionKey);
   bool isVersioned = found != file.metadata().end();
+  if (file.metadata().contains(partKey))
+    throw Error(ErrorCode::InvalidArgument, path + ": this is a part of a checkpoint; resume from the folder, with its "
+                                                   "slash, where the manifest names all parts");
   if (!isVersioned && !hasHashes(file))
     throw Error(ErrorCode::InvalidArgument,
                 path + ": these are tensors, but no checkpoint (no step, no optimizer state); load it as weights");
@@ -84,33 +124,23 @@ static void checkWhole(const SafetensorsFile &file, const std::function<void(con
     if (warn)
       warn(path + ": a checkpoint of version " + std::string(versionWithoutHashes) +
            " has no hashes, so that damage to it cannot be seen; save it again");
-    return;
+    return false;
   }
   checkMetadataHashes(file);
-  for (const SafetensorsEntry &entry : file.entries())
-    checkTensorHash(file, entry);
+  return true;
 }
 
 Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
-                          const std::function<void(const std::string &)> &warn) {
+                          const std::function<void(const std::string &)> &warn, const IsNeeded &isNeeded) {
+  if (isCheckpointFolder(path))
+    return loadFromFolder(device, path, isNeeded);
   auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
   const SafetensorsFile &file = *source;
   file.settle();
-  checkWhole(file, warn);
+  bool haveHashes = checkValues(file, warn);
   Checkpoint checkpoint;
-  checkpoint.step = readNumber(file, stepKey);
-  checkpoint.seed = readNumber(file, seedKey);
-  for (auto [key, member] : checkpointTexts)
-    if (auto found = file.metadata().find(key); found != file.metadata().end())
-      checkpoint.*member = found->second;
-  if (checkpoint.step < 0)
-    throw Error(ErrorCode::FileCorrupt,
-                path.string() + ": step " + std::to_string(checkpoint.step) + " is negative; use another checkpoint");
-  for (const SafetensorsEntry &entry : file.entries()) {
-    bool isState = entry.name.starts_with(statePrefix);
-    TensorMap &target = isState ? checkpoint.state : checkpoint.parameters;
-    target[isState ? entry.name.substr(statePrefix.size()) : entry.name] = file.tensor(device, entry.name);
-  }
+  readValues(file.metadata(), path, checkpoint);
+  readTensors(file, device, isNeeded, haveHashes, checkpoint);
   std::function<void()> checkSealed;
   if (auto found = file.metadata().find(versionKey); found != file.metadata().end() && found->second == sealedVersion)
     checkSealed = readSealed(file, device, checkpoint);

@@ -74,18 +74,22 @@ std::filesystem::path sealedFileOf(const std::filesystem::path &path) {
   }
 }
 
+void removeUnlocked(const std::filesystem::path &file) noexcept {
+  // NFS locks against all others what is open for writing alone.
+  int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0)
+    return;
+  struct stat status;
+  if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+    ::unlink(file.c_str());
+  ::close(descriptor);
+}
+
 void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept {
   try {
     std::string name = file.filename().string();
-    if (!isSealedName(name) || !name.starts_with(ownPrefix(path)))
-      return;
-    int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (descriptor < 0)
-      return;
-    struct stat status;
-    if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
-      ::unlink(file.c_str());
-    ::close(descriptor);
+    if (isSealedName(name) && name.starts_with(ownPrefix(path)))
+      removeUnlocked(file);
   } catch (const std::exception &) { // it stays, and the next run tries again
   }
 }

@@ -37,6 +37,8 @@ std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &d
 
 /// Returns the spill file that the sealed checkpoint at `path` names; empty if there is none.
 std::filesystem::path sealedFileOf(const std::filesystem::path &path);
+/// Removes a file that lies in its folder itself, unless a process has locked it. Throws nothing.
+void removeUnlocked(const std::filesystem::path &file) noexcept;
 /// Removes a spill file of the checkpoint at `path`, unless a process uses it or it is of another checkpoint. Throws
 /// nothing.
 void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;

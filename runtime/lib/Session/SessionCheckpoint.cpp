@@ -133,14 +133,15 @@ void Session::restore(const Checkpoint &checkpoint) {
 }
 
 void Session::save(const std::filesystem::path &path, std::string notes) const {
-  bool writes = !state_->shards || state_->options.collectives->rank() == 0;
+  bool isTogether = state_->shards || (state_->isShared() && isCheckpointFolder(path));
+  bool writes = !isTogether || state_->options.collectives->rank() == 0;
   std::filesystem::path replaced = writes ? sealedFileOf(path) : std::filesystem::path();
   auto make = [&] {
     Checkpoint checkpoint = this->checkpoint();
-    checkpoint.notes = std::move(notes);
+    checkpoint.notes = notes;
     return checkpoint;
   };
-  if (state_->shards)
+  if (isTogether)
     state_->saveTogether(path, make);
   else
     saveCheckpoint(path, make());
@@ -151,7 +152,10 @@ void Session::save(const std::filesystem::path &path, std::string notes) const {
 }
 
 std::string Session::load(const std::filesystem::path &path) {
-  Checkpoint read = loadCheckpoint(state_->device, path, state_->options.warn);
+  auto isNeeded = [&](const std::string &key, bool isState) {
+    return !isState || state_->optimizerState.contains(key); // other ranks have the others
+  };
+  Checkpoint read = loadCheckpoint(state_->device, path, state_->options.warn, isNeeded);
   if (state_->sealer) // all that is sealed may be written over
     state_->sealer->requireSpareForAll();
   restore(read);
@@ -184,6 +188,8 @@ void Session::sealAt(const std::filesystem::path &path) {
   if (s.shards)
     throw Error(ErrorCode::Unsupported, "a sealed checkpoint lies where this rank's states do, and it has those of some "
                                         "parameters alone; save checkpoints instead");
+  if (isCheckpointFolder(path))
+    throw Error(ErrorCode::InvalidArgument, path.string() + ": a sealed checkpoint is a file; name one");
   auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
   sealer->takeRoom(sealRoomOf(s.table, s.values, s.optimizerState));
   s.sealer = std::move(sealer);

@@ -12,6 +12,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CheckpointHashes.h"
+#include "CheckpointValues.h"
 #include "SessionState.h"
 #include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Device/Device.h"
@@ -166,15 +168,37 @@ void Session::State::shareUpdates(int64_t number) {
 // Checkpoints
 //===----------------------------------------------------------------------===//
 
-/// Meets the other ranks in the midst of a save. Rank 0 says the key of the state that it asks for, or none when the file is
-/// written; a rank that cannot go on says why. Returns what rank 0 has said; throws RankFailed where another rank cannot.
-static std::string meetAboutCheckpoint(Collectives &ranks, const std::string &key, const std::string &failure) {
-  std::vector<std::string> told =
-      ranks.exchange("a checkpoint", Json::array({key, failure}).dump(-1, ' ', false, Json::error_handler_t::replace));
-  for (size_t rank = 0; rank < told.size() && failure.empty(); ++rank)
-    if (std::string why = Json::parse(told[rank])[1]; !why.empty())
+/// Meets the other ranks in the midst of a save. Each says a word; a rank that cannot go on says why. Returns all words;
+/// throws RankFailed where another rank cannot.
+static std::vector<Json> meetWithWords(Collectives &ranks, const Json &word, const std::string &failure) {
+  std::vector<Json> words;
+  for (const std::string &told : ranks.exchange(
+           "a checkpoint", Json::array({word, failure}).dump(-1, ' ', false, Json::error_handler_t::replace)))
+    words.push_back(Json::parse(told));
+  for (size_t rank = 0; rank < words.size() && failure.empty(); ++rank)
+    if (std::string why = words[rank][1]; !why.empty())
       throw Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " cannot save: " + why);
-  return Json::parse(told[0])[0];
+  for (Json &each : words)
+    each = Json(each[0]);
+  return words;
+}
+
+/// Does that with the word that `work` returns, or with what it throws.
+template <typename Work> static std::vector<Json> meetBehind(Collectives &ranks, Work work) {
+  Json word;
+  try {
+    word = work();
+  } catch (const std::exception &error) {
+    meetWithWords(ranks, "", error.what());
+    throw;
+  }
+  return meetWithWords(ranks, word, "");
+}
+
+/// Does that while rank 0 writes a file: it says the key of the state that it asks for, or none when the file is written.
+/// Returns what it has said.
+static std::string meetAboutCheckpoint(Collectives &ranks, const std::string &key, const std::string &failure) {
+  return meetWithWords(ranks, key, failure)[0];
 }
 
 Tensor Session::State::receiveState(const std::string &key) {
@@ -222,16 +246,66 @@ void Session::State::sendStates() {
   }
 }
 
-void Session::State::saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make) {
+//===----------------------------------------------------------------------===//
+// Checkpoints with a part of each rank
+//===----------------------------------------------------------------------===//
+
+std::vector<CheckpointTensor> Session::State::checkpointTensors() const {
+  std::vector<CheckpointTensor> tensors;
+  auto add = [&](std::string name, const TensorDesc &desc, std::optional<int> owner) {
+    tensors.push_back({std::move(name), TensorDesc(desc.shape, desc.element).spanBytes(), owner});
+  };
+  for (size_t slot = 0; slot < table.size(); ++slot)
+    add(table.infos()[slot].key, table.infos()[slot].desc, std::nullopt);
+  for (const auto &[key, tensor] : optimizerState)
+    if (!shards)
+      add(std::string(statePrefix) + key, tensor.desc(), std::nullopt);
+  if (shards)
+    for (const auto &[key, state] : shards->states())
+      add(std::string(statePrefix) + key, state.desc, state.rank);
+  return tensors;
+}
+
+void Session::State::saveParts(const std::filesystem::path &folder, CheckpointSave *save, const std::string &name,
+                               const std::function<Checkpoint()> &make) {
+  Collectives &ranks = *options.collectives;
+  CheckpointWriters writers = shareWriting(checkpointTensors(), ranks.ranks());
   Checkpoint checkpoint;
-  try {
+  std::vector<Json> words = meetBehind(ranks, [&] {
     checkpoint = make();
-  } catch (const std::exception &error) {
-    meetAboutCheckpoint(*options.collectives, "", error.what());
-    throw;
-  }
-  meetAboutCheckpoint(*options.collectives, "", ""); // every rank can
-  options.collectives->rank() == 0 ? saveShards(path, std::move(checkpoint)) : sendStates();
+    DeferredTensors tensors = tensorsOf(checkpoint);
+    std::erase_if(tensors, [&](const auto &each) { return writers.at(each.first) != ranks.rank(); });
+    CheckpointPart part = writeCheckpointPart(folder, name, size_t(ranks.rank()), size_t(ranks.ranks()), tensors);
+    return Json::array({part.bytes, part.hash});
+  });
+  meetBehind(ranks, [&] {
+    std::vector<CheckpointPart> parts;
+    for (const Json &word : words)
+      parts.push_back({word[0], word[1]});
+    if (save)
+      save->commit(checkpoint, parts, writers);
+    return "";
+  });
+}
+
+void Session::State::saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make) {
+  Collectives &ranks = *options.collectives;
+  bool isFirst = ranks.rank() == 0;
+  Checkpoint checkpoint;
+  std::optional<CheckpointSave> save; // to a folder, of rank 0, which decides for all what the path is
+  std::vector<Json> words = meetBehind(ranks, [&] {
+    checkpoint = make();
+    if (isFirst && isCheckpointFolder(path))
+      save.emplace(path);
+    return Json::array({save ? save->name() : "", hasAgreed});
+  });
+  std::string name = words[0][0];
+  if (name.empty())
+    return isFirst ? saveShards(path, std::move(checkpoint)) : sendStates();
+  // Each writes values that are those of all.
+  if (std::ranges::any_of(words, [](const Json &word) { return !word[1].get<bool>(); }))
+    agree();
+  saveParts(path, save ? &*save : nullptr, name, make);
 }
 
 } // namespace segue::inline runtime

@@ -15,6 +15,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
+#include "CheckpointFolder.h"
 #include "GradientReduction.h"
 #include "GradientTape.h"
 #include "KeptValues.h"
@@ -189,12 +190,17 @@ struct Session::State {
   void shareOptimizers();
   /// Gives every rank the parameters that others have updated. Throws StateTorn.
   void shareUpdates(int64_t number);
-  /// Writes, on rank 0, what `make` returns of this rank with the states of the others, which send them. Throws RankFailed
-  /// where another rank cannot.
+  /// Writes what `make` returns of each rank: to a file rank 0 does, with the states of the others, which send them, and
+  /// to a folder each its part. Throws RankFailed where another rank cannot.
   void saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make);
   void saveShards(const std::filesystem::path &path, Checkpoint checkpoint);
   void sendStates();
   Tensor receiveState(const std::string &key);
+  /// Writes this rank's part of the save called `name`; `save` is that of rank 0, and null on the others.
+  void saveParts(const std::filesystem::path &folder, CheckpointSave *save, const std::string &name,
+                 const std::function<Checkpoint()> &make);
+  /// Returns what a checkpoint has, and who has it: the same list on every rank.
+  std::vector<CheckpointTensor> checkpointTensors() const;
   /// Finds out whether all ranks train the same; values and the seed are those of rank 0 then. Throws RankFailed,
   /// naming rank and difference.
   void agree();

@@ -11,9 +11,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "ErrorOf.h"
-#include "OnRanks.h"
 #include "Session/TemporaryFolder.h"
-#include "Session/TrainingCourse.h"
+#include "TrainOnRanks.h"
 #include <atomic>
 #include <gtest/gtest.h>
 #include <limits>
@@ -34,10 +33,6 @@ struct Recipe {
 
 struct RanksTest : testing::TestWithParam<const char *> {};
 } // namespace
-
-static Session stitched(const DeviceRef &device, SessionOptions options) {
-  return Session(device, {{"front", makeLayer()}, {"back", makeHead()}}, std::move(options));
-}
 
 static const Recipe recipes[] = {
     {"plain", stitched},
@@ -69,19 +64,6 @@ static const Recipe recipes[] = {
      },
      1e-9},
 };
-
-/// Trains with the batches from `first` on of `count` in each step.
-static Course train(Session &session, int steps, int first, int count, double rate = 1e-3) {
-  Course course;
-  for (int step = 0; step < steps; ++step) {
-    std::vector<TensorMap> batches;
-    for (int i = 0; i < count; ++i)
-      batches.push_back(batchOf(session.device(), session.stepCount(), first + i));
-    course.add(session.step(batches, rate));
-  }
-  course.addState(session);
-  return course;
-}
 
 INSTANTIATE_TEST_SUITE_P(Devices, RanksTest,
                          testing::Values("cpu:threads=1", "sim:dram=1MiB,pinned=1MiB,link=1GB/s,latency=5us",

@@ -77,6 +77,8 @@ public:
   /// Returns the stored bytes of an entry of this file, whatever their type and alignment,
   /// in the mapped file. They are valid while the file, or a tensor of it, lives.
   std::span<const std::byte> bytes(const SafetensorsEntry &entry) const;
+  /// Returns all that stands before the bytes of tensors.
+  std::span<const std::byte> header() const;
   /// Returns the file that is mapped.
   const FileMapping &mapping() const { return *mapping_; }
 
@@ -86,6 +88,7 @@ private:
   std::filesystem::path path_;
   Metadata metadata_;
   std::vector<SafetensorsEntry> entries_;
+  uint64_t headerBytes_ = 0;
   std::shared_ptr<const FileMapping> mapping_;
 };
 

@@ -375,8 +375,10 @@ public:
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
   /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them. Where ranks share
-  /// states out, every rank saves, and rank 0 writes the file with the states of all; RankFailed where one cannot. Every
-  /// rank loads it, as many as there are then.
+  /// states out, every rank saves, and rank 0 writes the file with the states of all; RankFailed where one cannot. To a
+  /// folder (isCheckpointFolder) every rank of several saves, and each writes its share: what it alone has, and an equal
+  /// part of what all have; values are agreed on before, as before a step. Every rank loads either, as many as there are
+  /// then, and reads what it needs.
   void save(const std::filesystem::path &path, std::string notes = {}) const;
   std::string load(const std::filesystem::path &path);
 
