@@ -225,8 +225,8 @@ static double timeWithin(const std::vector<Json> &spans, const std::vector<Json>
 }
 
 namespace {
-/// Has backward wait, at its third block, for what it has sent: so that a message is under way while it goes on, however busy
-/// the machine is.
+/// Has backward wait, at its third block, for what it has sent: so that a message is under way while it goes on, however
+/// busy the machine is.
 struct WaitsForMessages final : ForwardEvents {
   DeviceRef device;
   int blocks = 0;
@@ -249,8 +249,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, RankTraces,
                          testing::Values("cpu:threads=1", "sim:dram=64MiB,pinned=16MiB,threads=1,link=8GB/s",
                                          "sim:streams,dram=64MiB,pinned=16MiB,threads=1"));
 
-// A trace has the messages on a track of their own, beside the blocks of backward, with the bytes that a forecast says; the
-// trace and the page of the run say how much is hidden, as one adds up by hand.
+// A trace has the messages on a track of their own, beside the blocks of backward, with the bytes that a forecast says;
+// the trace and the page of the run say how much is hidden, as one adds up by hand. The page has a table of ranks.
 TEST_P(RankTraces, ShowMessagesBesideBackward) {
   static const Binary deep = DeepModel{.layers = 6, .rows = 512, .width = 128}.compiled();
   const std::vector<SessionModule> modules = {{"deep", deep}};
@@ -305,7 +305,8 @@ TEST_P(RankTraces, ShowMessagesBesideBackward) {
     EXPECT_NEAR(network["hidden_seconds"].get<double>() * 1e6, timeWithin(messages, blocks), 1e-3);
     EXPECT_GE(network["seconds"].get<double>(), network["hidden_seconds"].get<double>());
     std::vector<Json> lines;
-    for (const std::string &line : rank.together->exchange("figures", rankFigures(*rank.device, *rank.together, 1).dump()))
+    std::string own = rankFigures(*rank.device, *rank.together, 1).dump();
+    for (const std::string &line : rank.together->exchange("figures", own))
       lines.push_back(Json::parse(line));
     report.setRanks(std::move(lines));
     Json ranks = reportData(report.records())["ranks"];

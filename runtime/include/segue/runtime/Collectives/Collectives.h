@@ -38,8 +38,8 @@ struct CollectiveFigures {
   uint64_t messages = 0, sentBytes = 0;
   /// The most bytes of the host's memory that messages have taken at once.
   uint64_t peakBytes = 0;
-  /// How often ranks have met (exchange), and how long this one has waited there: for messages that it had given before, and
-  /// for the others.
+  /// How often ranks have met (exchange), and how long this one has waited there: for messages that it had given
+  /// before, and for the others.
   uint64_t meetings = 0;
   double meetingSeconds = 0;
 };

@@ -59,8 +59,8 @@ struct RunRecords {
   std::vector<Json> ranks;
 };
 
-/// Returns what a rank has taken so far, with the seconds of its steps in the mean: a line of the page's table of ranks. They
-/// are told to the rank that has the report by an exchange.
+/// Returns what a rank has taken so far, with the seconds of its steps in the mean: a line of the page's table of ranks.
+/// Lines are told to the rank that has the report by an exchange.
 Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep);
 
 /// Adds what `path` holds: a folder's *.jsonl files, or one such file. A line is
