@@ -223,6 +223,8 @@ class RunReport(EventSink):
     def __init__(self, device: Device, config: str | os.PathLike[str] | None = None, config_text: str | None = None,
                  trace: StepTrace | None = None) -> None: ...
     def add_step(self, result: StepResult, seconds: float) -> None: ...
+    def set_ranks(self, lines: Sequence[str]) -> None:
+        """What each rank has taken: lines of `Collectives.figures`."""
     def write(self, path: str | os.PathLike[str]) -> None: ...
 
 class Claim:
@@ -239,6 +241,8 @@ class Collectives:
     def rank(self) -> int: ...
     @property
     def ranks(self) -> int: ...
+    def figures(self, device: Device, seconds_per_step: float) -> str:
+        """What this rank has taken so far, as JSON."""
     def exchange(self, what: str, message: str) -> list[str]:
         """One message of each rank, in their order."""
 

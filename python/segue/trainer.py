@@ -13,6 +13,7 @@ import math
 import os
 import time
 import weakref
+from collections import deque
 from dataclasses import replace
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
@@ -226,6 +227,7 @@ class Trainer(Checkpoints, Figures):
         self._statistics = statistics_of(config)
         self._frozen: Frozen | None = None  # as the modules were captured
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
+        self._times: deque[float] = deque(maxlen=1000)  # the seconds of the last steps
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
         self._session = _runtime.Session(
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
@@ -397,8 +399,10 @@ class Trainer(Checkpoints, Figures):
             except Exception as error:
                 self._ranks.told(error)
                 raise
+            seconds = time.perf_counter() - begin
+            self._times.append(seconds)
             if self._report is not None:
-                self._report.add_step(self.last, time.perf_counter() - begin)
+                self._report.add_step(self.last, seconds)
         return self.last.loss
 
     def _micro_batches(self, batch, order: Order) -> list[dict]:
@@ -476,6 +480,15 @@ class Trainer(Checkpoints, Figures):
                   save_every=save_every, resume=resume, progress=progress)
         with self._ranks.telling("fit"):
             return run.go()
+
+    def _tell_figures(self) -> None:
+        """Brings what each rank has taken to the report of the first one. Every rank calls this."""
+        if self._ranks.collectives is None:
+            return
+        seconds = sum(self._times) / max(len(self._times), 1)
+        lines = self._ranks.exchange("figures of ranks", self._ranks.collectives.figures(self._device, seconds))
+        if self._report is not None:
+            self._report.set_ranks(lines)
 
     @property
     def calibration_samples(self) -> int:

@@ -162,6 +162,7 @@ class Run:
                 self._evaluate()
             if self.checkpoint is not None and self._saved_at != self.step:
                 self._save()
+            self.trainer._tell_figures()
         except BaseException as error:
             self.error = error
             with contextlib.suppress(Error):  # what went wrong first is what is told

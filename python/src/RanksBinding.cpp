@@ -14,6 +14,7 @@
 
 #include "RanksBinding.h"
 #include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Error.h"
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -119,6 +120,12 @@ void bindRanks(nb::module_ &m) {
           "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false)
       .def_prop_ro("rank", &Collectives::rank)
       .def_prop_ro("ranks", &Collectives::ranks)
+      .def(
+          "figures",
+          [](const Collectives &collectives, const DeviceRef &device, double secondsPerStep) {
+            return rankFigures(*device, collectives, secondsPerStep).dump();
+          },
+          "device"_a, "seconds_per_step"_a)
       .def(
           "exchange",
           [](Collectives &collectives, const std::string &what, const std::string &message) {

@@ -402,6 +402,15 @@ static void bindSession(nb::module_ &m) {
           "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(), "trace"_a = nb::none(),
           nb::keep_alive<1, 5>())
       .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a)
+      .def(
+          "set_ranks",
+          [](RunReport &self, const std::vector<std::string> &lines) {
+            std::vector<Json> ranks;
+            for (const std::string &line : lines)
+              ranks.push_back(Json::parse(line));
+            self.setRanks(std::move(ranks));
+          },
+          "lines"_a)
       .def("write", &RunReport::write, "path"_a, ReleaseGil());
 
   nb::class_<StepResult>(m, "StepResult")

@@ -211,6 +211,8 @@ def test_the_first_rank_alone_writes(ranks, tmp_path):
     (first, refused), (second, also_refused) = (each.result for each in done)
     assert {"activations.jsonl", "run.html", "run.json", "run.safetensors", "plain/all.safetensors", "plain/weights.safetensors"} < set(first), first
     assert any(path.startswith("logs/") for path in first) and any(".best-" in path for path in first)
+    table = json.loads((tmp_path / "rank0/run.html").read_text().split('<script type="application/json" id="data">')[1].split("</script>")[0])["ranks"]
+    assert [line["rank"] for line in table] == [0, 1] and all(line["messages"] >= 8 and line["seconds_per_step"] > 0 for line in table)
     trace = json.loads((tmp_path / "rank0/run.json").read_text())
     assert {"a sum over ranks", "messages to ranks"} <= {event["name"] for event in trace["traceEvents"]} and trace["otherData"]["network"]["seconds"] > 0
     assert second == []

@@ -91,7 +91,9 @@ def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
     if mode == "above a disk":
         assert two.stderr.count("memory: ") == 1 and re.search(r"on the disk [1-9]", two.stderr), two.stderr
-        assert (tmp_path / "run.html").stat().st_size
+        page = (tmp_path / "run.html").read_text()
+        table = json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])["ranks"]
+        assert [line["rank"] for line in table] == [0, 1] and all(line["device_bytes"] <= 2**20 and line["messages"] >= 20 for line in table)
         trace = json.loads((tmp_path / "run.json").read_text())
         network = next(event["tid"] for event in trace["traceEvents"] if event["ph"] == "M" and event["args"]["name"] == "network")
         messages = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == network and event["name"] == "a sum over ranks"]

@@ -40,7 +40,8 @@ static const char *const optimizers[] = {"sgd:momentum=0.9", "adamw:state-bits=8
 static const char *const services[] = {
     "",
     R"({"activation_stagehand": {"enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0,
-        "pinned_pool_classes_mb": [1], "slabs_per_class": 2, "vram_high_watermark_mb": 0.001, "vram_low_watermark_mb": 0},
+        "pinned_pool_classes_mb": [1], "slabs_per_class": 2, "vram_high_watermark_mb": 0.001,
+        "vram_low_watermark_mb": 0},
         "state_stagehand": {"mode": "on", "telemetry_enabled": false}})",
     R"({"activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}})",
     R"({"telemetry_enabled": false, "prefetch_window_blocks": 1, "vram_high_watermark_mb": 0.5})"};
@@ -139,8 +140,8 @@ static void takeStep(Session &session, const Task &task, int first, int count, b
   course.push_back({float(result.loss), float(result.gradNorm)});
 }
 
-/// Returns the course of one rank with the batches of all. Where each rank adds up several by itself first, the order of
-/// additions is theirs, and the course is that of ranks which do nothing else.
+/// Returns the course of one rank with the batches of all. Where each rank adds up several by itself first, the order
+/// of additions is theirs, and the course is that of ranks which do nothing else.
 static const Course &expectedOf(const Task &task) {
   static std::map<Task, Course> known;
   auto [found, isNew] = known.try_emplace(task);
@@ -200,7 +201,8 @@ static RandomRun drawRun(uint64_t seed) {
     const std::string adversarial = ",adversarial=" + std::to_string(1 + draw(1000));
     const std::string sims[] = {"sim:pinned=4MiB,threads=1", "sim:pinned=4MiB,threads=1,link=8GB/s",
                                 "sim:streams,pinned=4MiB,threads=1", "sim:pinned=4MiB,threads=1" + adversarial,
-                                "sim:streams,pinned=4MiB,threads=1" + adversarial, "sim:pinned=0,threads=1" + adversarial};
+                                "sim:streams,pinned=4MiB,threads=1" + adversarial,
+                                "sim:pinned=0,threads=1" + adversarial};
     size_t kind = draw(10), service = draw(std::size(services));
     if (kind < 2) {
       run.places.push_back({"cpu:threads=1"});
@@ -314,7 +316,8 @@ TEST(RandomRanks, EachHasTheBitsOfOneRankWithAllBatches) {
     return text ? std::strtoull(text, nullptr, 10) : absent;
   };
   uint64_t only = number("SEGUE_RANK_RUN", UINT64_MAX);
-  uint64_t begin = only == UINT64_MAX ? 0 : only, end = only == UINT64_MAX ? number("SEGUE_RANK_RUNS", usualRuns) : only + 1;
+  uint64_t begin = only == UINT64_MAX ? 0 : only;
+  uint64_t end = only == UINT64_MAX ? number("SEGUE_RANK_RUNS", usualRuns) : only + 1;
   uint64_t failed = 0, hungry = 0;
   for (uint64_t seed = begin; seed < end; ++seed) {
     RandomRun run = drawRun(seed);

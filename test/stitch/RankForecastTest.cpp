@@ -15,6 +15,7 @@
 #include "ErrorOf.h"
 #include "RandomTensors.h"
 #include "Session/TemporaryFolder.h"
+#include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Reports/RankForecast.h"
 #include "segue/runtime/Reports/RunReport.h"
 #include <cstring>
@@ -151,7 +152,7 @@ static Measured measure(const Rank &rank, const Model &model, Sharding strategy)
                  .sentBytes = counting->sentBytes - before.sentBytes,
                  .meetings = counting->meetings - before.meetings,
                  .peakBytes = std::max(firstPeak, memory.peakBytes(Space::DeviceDram))};
-  found.messageBytes = together->messagePeakBytes();
+  found.messageBytes = together->figures().peakBytes;
   for (Space space : {Space::HostPinned, Space::Host})
     found.hostBytes += memory.peakBytes(space);
   return found;
@@ -229,13 +230,33 @@ static double timeWithin(const std::vector<Json> &spans, const std::vector<Json>
   return sum;
 }
 
+namespace {
+/// Has backward wait, at its third block, for what it has sent: so that a message is under way while it goes on, however
+/// busy the machine is.
+struct WaitsForMessages final : ForwardEvents {
+  DeviceRef device;
+  int blocks = 0;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    blocks = begin.phase == Phase::Backward ? 3 : 0;
+    forward(begin);
+  }
+  void on(const event::BlockBegin &begin) {
+    if (blocks && --blocks == 0)
+      device->wait(Fence(Queue::Network, device->position(Queue::Network)));
+    forward(begin);
+  }
+  void on(const auto &other) { forward(other); }
+};
+
 struct RankTraces : testing::TestWithParam<const char *> {};
+} // namespace
 INSTANTIATE_TEST_SUITE_P(Devices, RankTraces,
                          testing::Values("cpu:threads=1", "sim:dram=64MiB,pinned=16MiB,threads=1,link=8GB/s",
                                          "sim:streams,dram=64MiB,pinned=16MiB,threads=1"));
 
-// A trace has the messages on a track of their own, beside the blocks of backward, with the bytes that a forecast says; the
-// trace and the page of the run say how much is hidden, as one adds up by hand.
+// A trace has the messages on a track of their own, beside the blocks of backward, with the bytes that a forecast says;
+// the trace and the page of the run say how much is hidden, as one adds up by hand. The page has a table of ranks.
 TEST_P(RankTraces, ShowMessagesBesideBackward) {
   static const Binary deep = DeepModel{.layers = 6, .rows = 512, .width = 128}.compiled();
   const std::vector<SessionModule> modules = {{"deep", deep}};
@@ -245,8 +266,11 @@ TEST_P(RankTraces, ShowMessagesBesideBackward) {
   TemporaryFolder folder;
   auto train = [&](Rank &rank) {
     RunReport report(rank.device, nullptr);
+    WaitsForMessages waits;
+    waits.device = rank.device;
+    waits.target = &report;
     Session session(rank.device, modules,
-                    {.collectives = rank.together, .sharding = Sharding::States, .events = &report});
+                    {.collectives = rank.together, .sharding = Sharding::States, .events = &waits});
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(rank.device, info.desc.shape, 1));
     TensorMap batch{{"x", randomTensor(rank.device, {512, 128}, uint32_t(rank.number()))}};
@@ -286,6 +310,22 @@ TEST_P(RankTraces, ShowMessagesBesideBackward) {
     EXPECT_EQ(network["meetings"], counts[met]);
     EXPECT_NEAR(network["hidden_seconds"].get<double>() * 1e6, timeWithin(messages, blocks), 1e-3);
     EXPECT_GE(network["seconds"].get<double>(), network["hidden_seconds"].get<double>());
+    std::vector<Json> lines;
+    std::string own = rankFigures(*rank.device, *rank.together, 1).dump();
+    for (const std::string &line : rank.together->exchange("figures", own))
+      lines.push_back(Json::parse(line));
+    report.setRanks(std::move(lines));
+    Json ranks = reportData(report.records())["ranks"];
+    ASSERT_EQ(ranks.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(ranks[i]["rank"], i);
+      EXPECT_EQ(ranks[i]["messages"], messages.size());
+      EXPECT_EQ(ranks[i]["meetings"], counts[met]);
+      EXPECT_GT(ranks[i]["meeting_seconds"], 0);
+      EXPECT_GE(ranks[i]["host_bytes"], ranks[i]["message_bytes"]);
+      EXPECT_EQ(ranks[i]["message_bytes"], planned.messageBytes);
+    }
+    EXPECT_EQ(ranks[size_t(rank.number())]["device_bytes"], rank.device->memory().peakBytes(Space::DeviceDram));
     Json page = reportData(records)["timelines"][1]["network"];
     EXPECT_EQ(page["sent_bytes"], planned.sentBytes);
     EXPECT_EQ(page["meetings"], 3);

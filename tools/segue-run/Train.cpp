@@ -398,9 +398,17 @@ static int trainAmong(Together &together, TrainOptions options) {
     if (isDue && !signalOf(interruption, ranks.get()) && !options.save.empty())
       midway.writeOrGoOn();
   }
+  // The first step warms up.
+  double perStep = done > 1 ? total / double(done - 1) : 0;
+  if (ranks) {
+    std::vector<Json> told;
+    for (const std::string &line : ranks->exchange("figures of ranks", rankFigures(*device, *ranks, perStep).dump()))
+      told.push_back(Json::parse(line));
+    if (report)
+      report->setRanks(std::move(told));
+  }
   together.know = true;
   if (done > 1 && isFirst) {
-    double perStep = total / double(done - 1);
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
     if (int64_t tokens = setup.tokensPerStep())
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);

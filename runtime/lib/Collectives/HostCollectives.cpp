@@ -71,7 +71,11 @@ public:
   int rank() const override { return transport_->rank(); }
   int ranks() const override { return transport_->ranks(); }
   uint64_t bucketBytes() const override { return options_.bucketBytes; }
-  uint64_t messagePeakBytes() const override { return underWay_.peakBytes(); }
+  CollectiveFigures figures() const override {
+    CollectiveFigures figures = figures_;
+    figures.peakBytes = underWay_.peakBytes();
+    return figures;
+  }
 
   Fence allReduce(std::span<const Tensor> tensors) override;
   Fence reduce(std::span<const Tensor> tensors, int root) override;
@@ -107,6 +111,7 @@ private:
   CollectiveOptions options_;
   /// The memory of messages that have been given since the ranks last met.
   MessageMemory underWay_;
+  CollectiveFigures figures_;
 };
 } // namespace
 
@@ -240,6 +245,8 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
         outcome->fail(error->within(std::string(label)));
   };
   trace(work, traffic.sentBytes);
+  ++figures_.messages;
+  figures_.sentBytes += traffic.sentBytes;
   Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
   for (Message *message : read) {
     message->storage->addRead(fence);
@@ -496,6 +503,8 @@ static std::vector<std::string> exchangeNow(Transport &transport, std::string_vi
 
 std::vector<std::string> HostCollectives::exchange(std::string_view what, std::string_view message) {
   underWay_.clear();
+  ++figures_.meetings;
+  double begin = device_->seconds();
   if (!device_->hasBytes()) {
     auto gather = [&](uint64_t bytes) {
       Work work{.cost = costOf(RingTraffic::gathering(bytes * uint64_t(ranks()), ranks())), .label = meetingLabel};
@@ -504,6 +513,7 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
     gather(sizeof(Frame));
     if (message.size() > Frame::textBytes)
       gather(message.size());
+    figures_.meetingSeconds += device_->seconds() - begin;
     return std::vector<std::string>(size_t(ranks()), std::string(message));
   }
   std::vector<std::string> messages;
@@ -518,6 +528,7 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
   Work work{.run = [device = device_.get(), call] { device->call(call); }, .label = meetingLabel};
   trace(work, message.size() * uint64_t(ranks() - 1), what);
   device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
+  figures_.meetingSeconds += device_->seconds() - begin;
   if (error)
     std::rethrow_exception(error);
   return messages;

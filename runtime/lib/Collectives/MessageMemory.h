@@ -31,8 +31,8 @@ public:
   /// `mostBytes`: what is held at most, but for a message that is larger; that one has no other beside it.
   MessageMemory(DeviceRef device, uint64_t mostBytes) : device_(std::move(device)), mostBytes_(mostBytes) {}
 
-  /// Takes memory for a message, page-locked where there is some. Whoever writes it waits for its uses(). Blocks for the
-  /// end of older messages only in memory that the system manages, and if none of them is large enough.
+  /// Takes memory for a message, page-locked where there is some. Whoever writes it waits for its uses(). Blocks for
+  /// the end of older messages only in memory that the system manages, and if none of them is large enough.
   std::shared_ptr<Storage> take(uint64_t bytes);
   /// Notes that all work on the memory of a message has been queued.
   void given(const std::shared_ptr<Storage> &storage);

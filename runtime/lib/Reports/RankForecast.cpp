@@ -146,7 +146,7 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   step.isPlanned = config.has_value();
   step.liveBytes = memory.peakBytes(Space::DeviceDram);
   step.bytes = config ? certified : trace.highest(device->reserveMemory(Space::DeviceDram, {}));
-  step.messageBytes = ranks->messagePeakBytes();
+  step.messageBytes = ranks->figures().peakBytes;
   step.hostBytes = 0;
   for (Space space : {Space::HostPinned, Space::Host})
     step.hostBytes += device->hasSpace(space) ? memory.peakBytes(space) : 0;

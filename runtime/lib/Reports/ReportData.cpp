@@ -308,6 +308,7 @@ Json reportData(const RunRecords &records, size_t points) {
   json["precision"] = decisions == records.telemetry.end() ? Json() : precision(decisions->second, points);
   json["timelines"] = timelines(records, points);
   json["seams"] = seams(records.seams);
+  json["ranks"] = records.ranks;
   return json;
 }
 

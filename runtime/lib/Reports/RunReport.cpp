@@ -166,6 +166,24 @@ RunRecords RunReport::records() {
   return records;
 }
 
+Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep) {
+  const DeviceMemory &memory = device.memory();
+  CollectiveFigures figures = ranks.figures();
+  uint64_t hostBytes = 0;
+  for (Space space : {Space::HostPinned, Space::Host})
+    hostBytes += device.hasSpace(space) ? memory.peakBytes(space) : 0;
+  return {{"rank", ranks.rank()},
+          {"device", device.name()},
+          {"device_bytes", memory.peakBytes(Space::DeviceDram)},
+          {"host_bytes", hostBytes},
+          {"message_bytes", figures.peakBytes},
+          {"messages", figures.messages},
+          {"sent_bytes", figures.sentBytes},
+          {"meetings", figures.meetings},
+          {"meeting_seconds", figures.meetingSeconds},
+          {"seconds_per_step", secondsPerStep}};
+}
+
 void RunReport::write(const std::filesystem::path &path) { writeReport(records(), path); }
 
 } // namespace segue::inline runtime

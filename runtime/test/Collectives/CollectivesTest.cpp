@@ -255,7 +255,7 @@ TEST(Collectives, MessagesUnderWayTakeABoundedPartOfMemory) {
                     rank.device->wait(fence);
                     for (const Tensor &tensor : tensors)
                       EXPECT_EQ(read(tensor), sums(2, int64_t(tensor.elementCount())));
-                    uint64_t peak = rank.together->messagePeakBytes();
+                    uint64_t peak = rank.together->figures().peakBytes;
                     EXPECT_LE(peak, bytes);
                     EXPECT_GT(peak, 2 * 4096u);
                     EXPECT_EQ(messageBytes(rank.device, isPinned ? Space::HostPinned : Space::Host), peak);

@@ -33,6 +33,18 @@
 
 namespace segue::inline runtime {
 
+/// What a rank has given others, and waited for, since its collectives were made.
+struct CollectiveFigures {
+  /// Messages with tensors, and the bytes that were sent in them.
+  uint64_t messages = 0, sentBytes = 0;
+  /// The most bytes of the host's memory that messages have taken at once.
+  uint64_t peakBytes = 0;
+  /// How often ranks have met (exchange), and how long this one has waited there: for messages that it had given
+  /// before, and for the others.
+  uint64_t meetings = 0;
+  double meetingSeconds = 0;
+};
+
 class Collectives {
 public:
   virtual ~Collectives() = default;
@@ -42,8 +54,7 @@ public:
   virtual int ranks() const = 0;
   /// Returns the bytes of a message that are worth its cost.
   virtual uint64_t bucketBytes() const = 0;
-  /// Returns the most bytes of the host's memory that messages have taken at once.
-  virtual uint64_t messagePeakBytes() const = 0;
+  virtual CollectiveFigures figures() const = 0;
 
   /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
   /// given at once go in few messages.

@@ -29,6 +29,7 @@
 #ifndef SEGUE_RUNTIME_REPORTS_RUNREPORT_H
 #define SEGUE_RUNTIME_REPORTS_RUNREPORT_H
 
+#include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/StepProfile.h"
 #include "segue/runtime/Program/ForwardEvents.h"
@@ -54,7 +55,13 @@ struct RunRecords {
   std::vector<int64_t> tracedSteps;
   /// The report that StitchReport::toJson gives.
   Json seams;
+  /// A line of each rank that rankFigures gives; empty for one rank alone.
+  std::vector<Json> ranks;
 };
+
+/// Returns what a rank has taken so far, with the seconds of its steps in the mean: a line of the page's table of ranks.
+/// Lines are told to the rank that has the report by an exchange.
+Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep);
 
 /// Adds what `path` holds: a folder's *.jsonl files, or one such file. A line is
 /// known by its keys; returns the number of lines of which none is of a service
@@ -84,6 +91,8 @@ public:
   void on(const event::PhaseBegin &begin);
   /// Notes that a step has ended.
   void addStep(const StepResult &result, double seconds);
+  /// Notes what each rank has taken, by lines of rankFigures in the place of those before.
+  void setRanks(std::vector<Json> ranks) { records_.ranks = std::move(ranks); }
 
   /// Returns all records so far. Waits for queued work.
   RunRecords records();
