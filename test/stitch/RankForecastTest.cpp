@@ -260,6 +260,11 @@ TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
   EXPECT_LE(step.bytes, uint64_t(80) << 30);
   EXPECT_EQ(step.sentBytes, 2 * parameterBytes / 64 * 63);
   EXPECT_EQ(forecast.fastest(), &step);
+  // Of parameters each card has a part, and of states; each block comes twice, and what each card sends is what it passes on.
+  const RankStep &gathered = forecast.play(Sharding::Parameters);
+  EXPECT_TRUE(gathered.fits()) << gathered.why;
+  std::fprintf(stderr, "%s\n", forecast.text().c_str());
+  EXPECT_LE(gathered.bytes, uint64_t(80) << 30);
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";

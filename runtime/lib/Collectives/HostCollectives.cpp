@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Collectives/Transport.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -69,6 +70,9 @@ public:
   Fence send(const Tensor &tensor, int to) override;
   Fence receive(const Tensor &tensor, int from) override;
   std::vector<std::string> exchange(std::string_view what, std::string_view message) override;
+  std::shared_ptr<Collectives> onTwin(DeviceRef twin) const override {
+    return virtualRanks(std::move(twin), rank(), ranks(), Interconnect(), options_.bucketBytes);
+  }
   void abandon(std::string_view why) noexcept override { transport_->abandon(why); }
 
 private:

@@ -165,6 +165,12 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
     for (const MemoryHolder &holder : memory.holders(space))
       step.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
   }
+  // The clock's host waits for each block, and no other does: as many may be under way as the ring has slots.
+  if (step.strategy == Sharding::Parameters && step.messageBytes) {
+    uint64_t ring = session.services()->weights()->ringBytes();
+    step.messageBytes += ring;
+    step.hostBytes += ring;
+  }
 }
 
 int RankForecast::fullestRank() const {
@@ -179,8 +185,15 @@ int RankForecast::fullestRank() const {
 }
 
 const RankStep &RankForecast::play(Sharding strategy) {
-  RankStep step{.strategy = strategy, .rank = strategy == Sharding::States ? fullestRank() : 0};
-  playOn("1024TiB", std::nullopt, step);
+  RankStep step{.strategy = strategy, .rank = strategy == Sharding::None ? 0 : fullestRank()};
+  try {
+    playOn("1024TiB", std::nullopt, step);
+  } catch (const Error &error) { // by this strategy
+    if (error.code() != ErrorCode::Unsupported)
+      throw;
+    step.why = error.what();
+    return steps_.emplace_back(std::move(step));
+  }
   if (step.bytes > budgetBytes_) {
     uint64_t wanted = step.bytes;
     try {

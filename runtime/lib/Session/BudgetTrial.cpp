@@ -13,6 +13,7 @@
 #include "BudgetTrial.h"
 #include "OwnDevice.h"
 #include "SilentConfig.h"
+#include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -96,6 +97,8 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
   same.isRehearsal = true;
   OwnDevice own(withDram(spec_, std::to_string(std::max<uint64_t>(budgetBytes, 1))));
   const DeviceRef &device = *own;
+  if (same.collectives)
+    same.collectives = same.collectives->onTwin(device);
   try {
     // Watermarks and shares are of all that there is.
     std::shared_ptr<Storage> others;

@@ -22,7 +22,7 @@
 
 namespace segue::inline runtime {
 
-static std::vector<SessionModule> given(const std::vector<Module> &modules) {
+static std::vector<SessionModule> given(std::span<const Module> modules) {
   std::vector<SessionModule> given;
   for (const Module &module : modules)
     given.push_back({module.name(), module.binary()});
@@ -30,7 +30,7 @@ static std::vector<SessionModule> given(const std::vector<Module> &modules) {
 }
 
 TwinParts twinParts(const StepToPlan &step) {
-  TwinParts parts{.modules = given(step.modules), .options = {}, .batches = 0};
+  TwinParts parts{.modules = given(step.whole.empty() ? step.modules : step.whole), .options = {}, .batches = 0};
   std::vector<const std::vector<Module> *> others;
   for (const std::vector<Module> *modules : step.batches) {
     size_t sizes = 0;
@@ -46,6 +46,10 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.maxGradNorm = step.options.maxGradNorm;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
+  if (!step.whole.empty()) {
+    parts.options.collectives = step.options.collectives;
+    parts.options.sharding = step.options.sharding;
+  }
   return parts;
 }
 
@@ -61,6 +65,8 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
+  else
+    options.collectives = nullptr; // nothing could be gathered
   return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
                   std::move(ring), homes);
 }

@@ -23,6 +23,8 @@ struct StepToPlan {
   std::vector<const std::vector<Module> *> batches;
   /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
+  /// The modules as they were given to a session that gathers parameters, whose twin is one rank of several; else none.
+  std::span<const Module> whole = {};
   /// True if no step has been asked for yet: one batch is a guess.
   bool isBatchCountGuessed = false;
 };

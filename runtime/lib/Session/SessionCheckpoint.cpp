@@ -21,7 +21,9 @@ Checkpoint Session::checkpoint() const {
   s.requireValues();
   Checkpoint checkpoint;
   for (size_t slot = 0; slot < s.values.size(); ++slot)
-    if (const std::string &key = s.table.infos()[slot].key; s.streamed->isInSlab(slot))
+    if (const std::string &key = s.table.infos()[slot].key; s.isElsewhere(slot))
+      continue;
+    else if (s.streamed->isInSlab(slot))
       checkpoint.deferred[key] = s.streamed->dequantizing(s.device, slot);
     else
       checkpoint.parameters[key] = s.values[slot];
@@ -85,6 +87,12 @@ void Session::restore(const Checkpoint &checkpoint) {
     const ParameterInfo &info = s.table.infos()[slot];
     keys.insert(info.key);
     auto given = checkpoint.deferred.find(info.key);
+    if (s.isElsewhere(slot)) { // as in state(), which has what this rank has
+      if (auto there = checkpoint.parameters.find(info.key); there != checkpoint.parameters.end())
+        checkSame("checkpoint, parameter \"" + info.key + "\"", there->second, info.desc);
+      sources.emplace_back();
+      continue;
+    }
     if (given == checkpoint.deferred.end()) {
       sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
       continue;

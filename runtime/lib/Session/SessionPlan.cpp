@@ -30,6 +30,8 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 
 StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
   StepToPlan next{device, modules, options, {}, bytesOn(*device, batches)};
+  if (isGathered())
+    next.whole = wholeModules;
   for (const Sizes *of : step)
     next.batches.push_back(&modulesOf(of));
   return next;

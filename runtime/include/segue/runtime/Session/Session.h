@@ -84,10 +84,14 @@ enum class Sharding : int8_t {
   None = 0,
   /// The states of optimizers: each rank has those of some parameters, makes their updates, and sends the others their
   /// values (ZeRO's first stage).
-  States = 1
+  States = 1,
+  /// These, and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's ring,
+  /// with their block, in forward and in backward (ZeRO's third stage, FSDP). Parameters that come with no block stay on
+  /// every rank.
+  Parameters = 2
 };
-inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States};
-/// Returns the name that users give, "ddp" or "zero1".
+inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Parameters};
+/// Returns the name that users give, "ddp", "zero1" or "zero3".
 std::string_view name(Sharding sharding);
 /// Reads such a name. Throws InvalidArgument, naming those that there are.
 Sharding parseSharding(const std::string &text);
