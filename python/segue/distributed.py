@@ -256,7 +256,7 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
         return Ranks()
     if how in _NOT_YET:
         raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1", where each has the optimizer '
-                               "states of some parameters")
+                               'states of some parameters. segue-run and C++ have "zero3", too')
     if how not in ("ddp", "zero1"):
         raise InvalidArgumentError(f'distributed is {how!r}; "ddp" and "zero1" are what there is')
     if bucket_mb is not None and not bucket_mb > 0:

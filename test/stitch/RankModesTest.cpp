@@ -335,11 +335,15 @@ TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
       Session alone = make(Device::open("cpu:threads=1"), {});
       EXPECT_FALSE(alone.parameter("w0").desc().isDense());
       std::vector<float> expected = trainParameters(alone, 6, 0, 2);
+      std::vector<float> norms(expected.begin(), expected.begin() + 12);
       EXPECT_EQ(onRanks(2, device,
                         [&](Rank &rank) {
                           Session session =
                               make(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
                           EXPECT_TRUE(trainParameters(session, 6, rank.number(), 1) == expected);
+                          Session gathers =
+                              make(rank.device, {.collectives = rank.together, .sharding = Sharding::Parameters});
+                          EXPECT_TRUE(trainNorms(gathers, 6, rank.number(), 1) == norms);
                         },
                         {.seed = 5}),
                 nothing(2));
@@ -435,6 +439,11 @@ TEST(RankModes, StatesOfEveryOptimizerAreSharedOut) {
       }
     }),
               nothing(2));
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session session(rank.device, {{"deep", file}}, {.collectives = rank.together, .sharding = Sharding::Parameters});
+      EXPECT_EQ(course(session, rank.number(), 1), norms);
+    }),
+              nothing(2));
     // Three parameters for two ranks.
     EXPECT_EQ(keys[0].size() + keys[1].size(), alone.state().size());
     EXPECT_EQ(keys[0].size(), 2 * keys[1].size());
@@ -516,6 +525,8 @@ static size_t expectParametersOf(const Session &other, const Session &session) {
       EXPECT_TRUE(values(session.parameter(info.key)) == values(other.parameter(info.key))) << info.key;
       ++owned;
     } catch (const Error &error) {
+      if (error.code() == ErrorCode::StateTorn)
+        throw;
       EXPECT_NE(std::string(error.what()).find(" alone and comes with its block (zero3)"), std::string::npos)
           << error.what();
     }
@@ -817,4 +828,64 @@ TEST(RankModes, ValuesOfGatheredParametersComeToAllRanks) {
   });
   for (const std::string &text : thrown)
     EXPECT_NE(text.find("how often parameters were set or loaded differs"), std::string::npos) << text;
+}
+
+// A rank that has half an update says so before anybody gathers of it.
+TEST(RankModes, AnUpdateThatIsTornIsNotGathered) {
+  std::vector<Session> after;
+  for (int count = 0; count < 4; ++count)
+    after.push_back(trainedAlone(count, 2));
+  std::mutex mutex;
+  size_t torn = 0;
+  for (int copy = 1; copy < 36; copy += 2)
+    EXPECT_EQ(onRanks(2, "sim:pinned=16MiB,threads=1,dram=16MiB",
+                      [&](Rank &rank) {
+                        if (rank.number() == 1) {
+                          rank.device = Device::open("sim:pinned=16MiB,threads=1,dram=16MiB,fail-d2h=" +
+                                                     std::to_string(copy) + "+");
+                          rank.together = makeCollectives(rank.device, rank.transport);
+                        }
+                        SessionOptions options = optionsOf({"", ""});
+                        options.collectives = rank.together;
+                        options.sharding = Sharding::Parameters;
+                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                        setValues(session);
+                        auto [code, what] = errorOf([&] { trainNorms(session, 3, rank.number(), 1); });
+                        std::lock_guard lock(mutex);
+                        torn += code == ErrorCode::StateTorn;
+                        auto [end, why] =
+                            errorOf([&] { expectParametersOf(after[size_t(session.stepCount())], session); });
+                        EXPECT_TRUE(end == ErrorCode(-1) || rank.number() == 1) << why;
+                        EXPECT_TRUE(code == ErrorCode(-1) || rank.number() == 1 || code == ErrorCode::RankFailed)
+                            << copy << ": " << what;
+                      },
+                      {.timeoutSeconds = 5}),
+              nothing(2))
+        << copy;
+  EXPECT_GT(torn, 0u);
+}
+
+// Of none to all blocks ahead, as many loads at once as a config says.
+TEST(RankModes, RingsOfAnyLengthGatherTheSame) {
+  Session one = trainedAlone(6, 2);
+  for (int window : {0, 2, 3, 8})
+    for (int inflight : {1, 4})
+      for (const char *device : {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"}) {
+        SCOPED_TRACE(std::to_string(window) + ", " + std::to_string(inflight) + ", " + device);
+        std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
+                           std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight) + "}";
+        EXPECT_EQ(onRanks(
+                      2, device,
+                      [&](Rank &rank) {
+                        SessionOptions options = optionsOf({"", "", ring.c_str()});
+                        options.collectives = rank.together;
+                        options.sharding = Sharding::Parameters;
+                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                        setValues(session);
+                        trainNorms(session, 6, rank.number(), 1);
+                        expectParametersOf(one, session);
+                      },
+                      {.seed = uint64_t(window)}),
+                  nothing(2));
+      }
 }
