@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Does what WeightStagehand decides: the parameters that a program's blocks use
-// lie in host memory, in a safetensors file or in a slab, and are in a ring of
+// lie in host memory, in a safetensors file, in a slab or on other ranks, and are in a ring of
 // slots on the device while their block runs, and as long after as there is
 // room. It is the sink of the executor's events:
 //

@@ -231,7 +231,7 @@ public:
   const std::vector<ParameterInfo> &parameters() const;
 
   /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
-  /// bound memory where there is any. Throws NameUnknown with the nearest key,
+  /// bound memory where there is any; does nothing where another rank alone has it, which sets it, too. Throws NameUnknown with the nearest key,
   /// LayoutMismatch for another shape or element type.
   void setParameter(std::string_view key, const Tensor &tensor);
 
@@ -275,7 +275,8 @@ public:
   std::vector<std::string> slabParameters() const;
 
   /// Returns the parameter itself, not a copy: the next step changes it. Throws
-  /// NameUnknown, MissingWeight if it has no value yet.
+  /// NameUnknown, MissingWeight if it has no value yet; InvalidArgument for one that another rank alone has
+  /// (Sharding::Parameters).
   const Tensor &parameter(std::string_view key) const;
 
   /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
@@ -319,7 +320,8 @@ public:
   /// Drops the gradients that wait.
   void clearGradients();
 
-  /// Runs inference, and returns the outputs of the last module by name. Changes nothing.
+  /// Runs inference, and returns the outputs of the last module by name. Changes nothing. Where ranks gather parameters,
+  /// every rank calls it; RankFailed where one does something else.
   TensorMap evaluate(const TensorMap &batch);
 
   /// Returns the number of steps finished since the beginning of training.
@@ -330,7 +332,7 @@ public:
   const TensorMap &state() const;
 
   /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among
-  /// Checkpoint::deferred.
+  /// Checkpoint::deferred, and those that another rank alone has are not there.
   Checkpoint checkpoint() const;
   /// Restores all of a checkpoint by copying; steps after it give the same losses to the
   /// bit. Drops waiting gradients. Throws MissingWeight, NameUnknown, LayoutMismatch,
@@ -373,7 +375,7 @@ public:
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
   /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them. Where ranks share
-  /// states out, every rank saves, and rank 0 writes the file with the states of all; RankFailed where one cannot. Every
+  /// states or parameters out, every rank saves, and rank 0 writes the file with those of all; RankFailed where one cannot. Every
   /// rank loads it, as many as there are then.
   void save(const std::filesystem::path &path, std::string notes = {}) const;
   std::string load(const std::filesystem::path &path);
