@@ -79,6 +79,7 @@ private:
 /// A rank has sent this in its last step, and held so much at most.
 struct Measured {
   uint64_t messages = 0, sentBytes = 0, meetings = 0, peakBytes = 0, messageBytes = 0;
+  double loss = 0;
 };
 
 struct RankForecasts : testing::TestWithParam<const char *> {};
@@ -139,7 +140,9 @@ static Measured measure(const Rank &rank, const Model &model, Sharding strategy)
   Measured found{.messages = counting->messages - before.messages,
                  .sentBytes = counting->sentBytes - before.sentBytes,
                  .meetings = counting->meetings - before.meetings,
-                 .peakBytes = rank.device->memory().peakBytes(Space::DeviceDram)};
+                 .peakBytes = rank.device->memory().peakBytes(Space::DeviceDram),
+                 .messageBytes = 0,
+                 .loss = last.loss};
   for (Space space : {Space::HostPinned, Space::Host})
     for (const MemoryHolder &holder : rank.device->memory().holders(space))
       found.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
@@ -158,6 +161,7 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
                              .wires = slowWires,
                              .microBatches = model.microBatches,
                              .bucketBytes = bucketBytes});
+      double loss = 0; // of ddp, and so of all
       for (Sharding strategy : shardings) {
         SCOPED_TRACE(std::string(model.name) + ", " + std::to_string(ranks) + " ranks, " + std::string(name(strategy)));
         const RankStep &planned = forecast.play(strategy);
@@ -172,6 +176,8 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
           EXPECT_LE(rank.peakBytes, planned.bytes);
           EXPECT_GE(rank.peakBytes, planned.bytes / 2);
           EXPECT_LE(rank.messageBytes, planned.messageBytes);
+          EXPECT_EQ(rank.loss, strategy == Sharding::None ? rank.loss : loss);
+          loss = rank.loss;
         }
         EXPECT_GT(planned.messages, 1u);
       }
@@ -260,11 +266,15 @@ TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
   EXPECT_LE(step.bytes, uint64_t(80) << 30);
   EXPECT_EQ(step.sentBytes, 2 * parameterBytes / 64 * 63);
   EXPECT_EQ(forecast.fastest(), &step);
-  // Of parameters each card has a part, and of states; each block comes twice, and what each card sends is what it passes on.
+  // With a part of the parameters on each card, a block comes in forward and in backward but for the two that forward has
+  // left in the ring, as a message of the card that has one half of it and one of that with the other.
   const RankStep &gathered = forecast.play(Sharding::Parameters);
   EXPECT_TRUE(gathered.fits()) << gathered.why;
-  std::fprintf(stderr, "%s\n", forecast.text().c_str());
   EXPECT_LE(gathered.bytes, uint64_t(80) << 30);
+  EXPECT_LT(gathered.hostBytes, step.hostBytes / 2);
+  uint64_t gatherings = 2 * 80 - 2;
+  EXPECT_EQ(gathered.messages, step.messages + 2 * gatherings);
+  EXPECT_EQ(gathered.sentBytes, step.sentBytes + gatherings * parameterBytes / 80 + 2 * gatherings); // a byte says they come
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";
