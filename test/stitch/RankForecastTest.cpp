@@ -266,15 +266,16 @@ TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
   EXPECT_LE(step.bytes, uint64_t(80) << 30);
   EXPECT_EQ(step.sentBytes, 2 * parameterBytes / 64 * 63);
   EXPECT_EQ(forecast.fastest(), &step);
-  // With a part of the parameters on each card, a block comes in forward and in backward but for the two that forward has
-  // left in the ring, as a message of the card that has one half of it and one of that with the other.
+  // With a part of the parameters on each card, a block comes in forward and in backward but for the two that forward
+  // has left in the ring, as a message of the card that has one half of it and one of that with the other.
   const RankStep &gathered = forecast.play(Sharding::Parameters);
   EXPECT_TRUE(gathered.fits()) << gathered.why;
   EXPECT_LE(gathered.bytes, uint64_t(80) << 30);
   EXPECT_LT(gathered.hostBytes, step.hostBytes / 2);
   uint64_t gatherings = 2 * 80 - 2;
   EXPECT_EQ(gathered.messages, step.messages + 2 * gatherings);
-  EXPECT_EQ(gathered.sentBytes, step.sentBytes + gatherings * parameterBytes / 80 + 2 * gatherings); // a byte says they come
+  // A byte says whether they come.
+  EXPECT_EQ(gathered.sentBytes, step.sentBytes + gatherings * parameterBytes / 80 + 2 * gatherings);
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";

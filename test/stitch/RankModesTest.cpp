@@ -27,6 +27,7 @@
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 
 using namespace segue;
@@ -579,7 +580,8 @@ TEST_P(RankModes, ARankHasTheParametersThatItUpdatesAndARing) {
       auto &[homes, slots] = bytes[size_t(rank.number())];
       for (const SpaceInfo &info : rank.device->spaces())
         for (const MemoryHolder &holder : rank.device->memory().holders(info.space))
-          (holder.owner.value == "(weights)" ? slots : homes) += holder.owner.role == "parameter" ? holder.bytesAtPeak : 0;
+          if (holder.owner.role == "parameter")
+            (holder.owner.value == "(weights)" ? slots : homes) += holder.bytesAtPeak;
     }),
               nothing(2));
     EXPECT_EQ(bytes[0], bytes[1]);
@@ -803,10 +805,11 @@ TEST(RankModes, WhatCannotBeGatheredIsRefused) {
   auto config = [](const std::string &section) {
     return Config::parse(R"({"memory": {"stagehand": {"telemetry_enabled": false, )" + section + "}}}", "test");
   };
-  expectAll(thrown([&](SessionOptions &options, int) { options.config = config(R"("stagehand_enabled": false)"); }, binary()),
-            "stagehand_enabled: is false");
-  expectAll(thrown([&](SessionOptions &options, int) { options.config = config(R"("policy": "planned")"); }, binary()),
-            "memory.stagehand.policy: \"planned\"");
+  auto thrownWith = [&](const char *section) {
+    return thrown([&](SessionOptions &options, int) { options.config = config(section); }, binary());
+  };
+  expectAll(thrownWith(R"("stagehand_enabled": false)"), "stagehand_enabled: is false");
+  expectAll(thrownWith(R"("policy": "planned")"), "memory.stagehand.policy: \"planned\"");
   expectAll(thrown([&](SessionOptions &options, int rank) {
               options.config = config(R"("prefetch_window_blocks": )" + std::to_string(1 + rank));
             }, binary()),
@@ -878,7 +881,8 @@ TEST(RankModes, RingsOfAnyLengthGatherTheSame) {
   Session one = trainedAlone(6, 2);
   for (int window : {0, 2, 3, 8})
     for (int inflight : {1, 4})
-      for (const char *device : {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"}) {
+      for (const char *device :
+           {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"}) {
         SCOPED_TRACE(std::to_string(window) + ", " + std::to_string(inflight) + ", " + device);
         std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
                            std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight) + "}";
@@ -896,4 +900,57 @@ TEST(RankModes, RingsOfAnyLengthGatherTheSame) {
                       {.seed = uint64_t(window)}),
                   nothing(2));
       }
+}
+
+// Two to four ranks with services, memories and orders of copies of their own, and rings as a config says: one order of
+// messages, and the bits of one rank.
+TEST(RankModes, RandomRunsThatGather) {
+  std::mt19937 random(7);
+  auto pick = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  std::map<std::pair<int, int>, std::vector<float>> expected;
+  for (int run = 0; run < 40; ++run) {
+    int ranks = pick(2, 4), batches = pick(1, 2), window = pick(0, 4), inflight = pick(1, 3);
+    std::vector<float> &bits = expected[{ranks, batches}];
+    if (bits.empty()) {
+      onRanks(ranks, "cpu:threads=1",
+              [&](Rank &rank) {
+                SessionOptions options = optionsOf({"", ""});
+                options.collectives = rank.together;
+                Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                setValues(session);
+                std::vector<float> own = trainNorms(session, 3, batches * rank.number(), batches);
+                if (rank.number() == 0)
+                  bits = own;
+              });
+    }
+    std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
+                       std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight);
+    std::vector<std::string> devices, services;
+    std::string told = std::to_string(batches) + " batches, window " + std::to_string(window) + ", " +
+                       std::to_string(inflight) + " at once";
+    for (int rank = 0; rank < ranks; ++rank) {
+      const char *beside[] = {"}", marks, plan};
+      int which = pick(0, 2);
+      services.push_back(ring + (which ? ", " + std::string(beside[which]).substr(1) : "}"));
+      devices.push_back("sim:streams,pinned=16MiB,threads=1,dram=" + std::to_string(pick(1, 8)) +
+                        "MiB,adversarial=" + std::to_string(pick(1, 1000)));
+      told += "\n" + services.back() + " on " + devices.back();
+    }
+    SCOPED_TRACE(told);
+    EXPECT_EQ(onRanks(
+                  ranks, devices[0],
+                  [&](Rank &rank) {
+                    auto number = size_t(rank.number());
+                    rank.device = Device::open(devices[number]);
+                    rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
+                    SessionOptions options = optionsOf({"", "", services[number].c_str()});
+                    options.collectives = rank.together;
+                    options.sharding = Sharding::Parameters;
+                    Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                    setValues(session);
+                    EXPECT_TRUE(trainNorms(session, 3, batches * rank.number(), batches) == bits);
+                  },
+                  {.seed = uint64_t(run)}),
+              nothing(ranks));
+  }
 }

@@ -105,10 +105,13 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                 "budget that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it "
                 "without in-forward");
   residency = services ? services->residency() : options.residency;
-  if (isGathered() && shards)
+  StreamedParameters::RankOf whose;
+  if (isGathered() && shards) {
     weights()->gatherBy(options.collectives);
+    whose = [this](size_t slot) { return rankOf(slot); };
+  }
   streamed.emplace(weights(), residency, !services || services->wantsPlan(), modules, plans, table, values,
-                   isGathered() && shards ? [this](size_t slot) { return rankOf(slot); } : StreamedParameters::RankOf());
+                   std::move(whose));
   takeForPrograms();
   if (services && services->statesLeave() == StatesLeave::Always)
     holdGradients();

@@ -39,8 +39,9 @@ void Session::State::wantRing() {
   ConfigReader section = config.section(WeightStagehandConfig::section);
   WeightStagehandConfig ring = WeightStagehandConfig::read(section);
   if (!ring.enabled)
-    throw Error(ErrorCode::InvalidArgument, "memory.stagehand.stagehand_enabled: is false, and parameters of other ranks "
-                                            "come by Weight Stagehand's ring (zero3); leave it out, or train with zero1");
+    throw Error(ErrorCode::InvalidArgument, "memory.stagehand.stagehand_enabled: is false, and parameters of other "
+                                            "ranks come by Weight Stagehand's ring (zero3); leave it out, or train "
+                                            "with zero1");
   if (ring.isGiven)
     return;
   options.config = withRing(options.config);
@@ -62,9 +63,9 @@ void Session::State::leaveElsewhere() {
       first = info.key;
   }
   if (!shared)
-    throw Error(ErrorCode::Unsupported, "no trained parameter comes with one block of its programs, as they have no blocks, or "
-                                        "touch all parameters in several: nothing can be gathered ahead of its need (zero3). "
-                                        "Train with zero1");
+    throw Error(ErrorCode::Unsupported, "no trained parameter comes with one block of its programs, as they have no "
+                                        "blocks, or touch all parameters in several: nothing can be gathered ahead of "
+                                        "its need (zero3). Train with zero1");
   if (stays && options.log)
     options.log("zero3: " + std::to_string(stays) + " bytes of parameters stay on every rank, as \"" + first +
                 "\" is touched by several blocks or outside of them");
@@ -76,7 +77,8 @@ void Session::State::meetToGather(std::string_view what, const std::string &fail
   std::vector<std::string> told = options.collectives->exchange(what, failure);
   for (size_t rank = 0; rank < told.size() && failure.empty(); ++rank)
     if (!told[rank].empty())
-      throw Error(ErrorCode::RankFailed, std::string(what) + ": rank " + std::to_string(rank) + " cannot: " + told[rank]);
+      throw Error(ErrorCode::RankFailed,
+                  std::string(what) + ": rank " + std::to_string(rank) + " cannot: " + told[rank]);
 }
 
 void Session::State::beginGathering() {

@@ -7,8 +7,8 @@
 //
 // Each rank has all parameters, or gathers them, and batches of its own. Ranks agree on what they train
 // before the first step, and meet three times in each: before it begins, when gradients have
-// been added up, which begins while backward runs, and before the first parameter is written; and before parameters are
-// gathered, where they are. A rank whose step
+// been added up, which begins while backward runs, and before the first parameter is written;
+// where parameters are gathered, once more before the first of them. A rank whose step
 // fails says so at the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -59,8 +59,8 @@ void Session::State::beginShared(size_t batches) {
     if (words[rank].batches != words[0].batches) {
       hasTold = true; // every rank finds it
       throw Error(ErrorCode::RankFailed, "step " + std::to_string(step + 1) + ": rank 0 has " +
-                                             std::to_string(words[0].batches) + " batches, and " + rankText(rank) + " " +
-                                             std::to_string(words[rank].batches) +
+                                             std::to_string(words[0].batches) + " batches, and " + rankText(rank) +
+                                             " " + std::to_string(words[rank].batches) +
                                              "; ranks that gather parameters take equally many (zero3)");
     }
   if (std::ranges::any_of(words, &StepWord::wantsToAgree))
@@ -102,7 +102,7 @@ Json Session::State::trainedAsJson() const {
   told["the strategy"] = name(options.sharding);
   if (isGathered()) {
     const WeightStagehandConfig &ring = weights()->config();
-    told["how parameters are gathered (prefetch_window_blocks, max_inflight_transfers, whether blocks are waited for)"] =
+    told["how parameters are gathered (prefetch_window_blocks, max_inflight_transfers, whether they are waited for)"] =
         {ring.prefetchWindowBlocks, ring.maxInflightTransfers, device->runsInline()};
     told["how often parameters were set or loaded"] = timesGiven;
   }

@@ -38,8 +38,8 @@ void Session::State::shareOptimizers() {
 /// Returns the parameters of each message and whose they are: the first message of each rank, then the second of each, so
 /// that what the next forward reads first comes first on every link.
 template <typename IsSent>
-static std::vector<std::pair<int, std::vector<size_t>>> messagesOf(const ParameterTable &table, const ShardedStates &shards,
-                                                                   int ranks, uint64_t bucketBytes, IsSent isSent) {
+static std::vector<std::pair<int, std::vector<size_t>>>
+messagesOf(const ParameterTable &table, const ShardedStates &shards, int ranks, uint64_t bucketBytes, IsSent isSent) {
   std::vector<std::vector<std::vector<size_t>>> byRank((size_t(ranks)));
   std::vector<uint64_t> filled(size_t(ranks), 0);
   for (size_t slot = 0; slot < table.size(); ++slot) {

@@ -185,8 +185,8 @@ struct Session::State {
   /// Returns the rank that alone has the parameter, or nothing where every rank has it.
   std::optional<int> rankOf(size_t slot) const;
   bool isElsewhere(size_t slot) const;
-  /// Has Weight Stagehand's ring for what other ranks have, whatever the config says of it. Throws InvalidArgument for one
-  /// that switches it off.
+  /// Adds Weight Stagehand's ring, for what other ranks have, to a config that says nothing of it. Throws
+  /// InvalidArgument for one that switches it off.
   void wantRing();
   WeightStreamer *weights() const { return services ? services->weights() : options.weights; }
   /// Puts tensors that stand for them in the place of what other ranks have.

@@ -21,8 +21,8 @@ namespace segue::inline runtime {
 /// further.
 Config silentConfig(const Config &config, const std::function<void(Json &stagehand)> &edit = {});
 
-/// Returns the memory services of `config`, if there is one, and Weight Stagehand, of which it says nothing: a ring of what
-/// programs use at once and one block ahead, which looks at no numbers and writes no files.
+/// Returns the memory services of `config`, if there is one, and Weight Stagehand, of which it says nothing: a ring of
+/// what programs use at once and one block ahead, which looks at no numbers and writes no files.
 Config withRing(const std::optional<Config> &config);
 
 } // namespace segue::inline runtime

@@ -33,8 +33,8 @@ public:
   /// Finds the streamed parameters. `streamer` and `residency` may be null. With
   /// `isPlanned`, parameters come by a plan, unless there is a streamer. All arguments that
   /// are referred to outlive this; `values` are the session's, by slot.
-  /// `rankOf` says which rank alone has a parameter that the streamer gathers; null: none does. Such an optimizer is given
-  /// what it updates at once, as that is another part on every rank.
+  /// Says which rank alone has a parameter that the streamer gathers; null: none does. With it, optimizers are given
+  /// what they update at once, as that is another part on every rank.
   using RankOf = std::function<std::optional<int>(size_t slot)>;
   StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,

@@ -172,9 +172,9 @@ bool WeightStreamer::isStarted() const { return impl_->policy.has_value(); }
 
 void WeightStreamer::gatherBy(std::shared_ptr<Collectives> ranks) {
   if (impl_->config.policy != WeightStagehandConfig::Policy::Static)
-    throw Error(ErrorCode::Unsupported, "memory.stagehand.policy: \"planned\" chooses by the times that a rank has measured, "
-                                        "and ranks that gather parameters bring the same blocks in one order; set it to "
-                                        "\"static\"");
+    throw Error(ErrorCode::Unsupported, "memory.stagehand.policy: \"planned\" chooses by the times that a rank has "
+                                        "measured, and ranks that gather parameters bring the same blocks in one "
+                                        "order; set it to \"static\"");
   impl_->ranks = std::move(ranks);
 }
 

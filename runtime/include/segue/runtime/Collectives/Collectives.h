@@ -60,8 +60,8 @@ public:
   /// are: where ranks are at different things, each throws RankFailed with what they are at.
   virtual std::vector<std::string> exchange(std::string_view what, std::string_view message) = 0;
 
-  /// Returns the same ranks as they are for the twin of the device, which has no bytes: they reach nobody, and messages take
-  /// memory and no time.
+  /// Returns the same ranks as they are for the twin of the device, which has no bytes: they reach nobody, and messages
+  /// take memory and no time.
   virtual std::shared_ptr<Collectives> onTwin(DeviceRef twin) const = 0;
 
   /// Ends the group, as this rank cannot go on with what others wait for: their calls end, too. `why` is said to

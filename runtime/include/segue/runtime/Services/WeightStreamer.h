@@ -140,9 +140,9 @@ public:
   void releasePinned(uint64_t bytes);
 
   /// Has weights come from the ranks that have them, which all of these take part in. Every rank then brings the same
-  /// blocks in the same order, whatever their memories and links are like, so that one waits for what others send: the
-  /// ring has as many slots as programs use at once and the window ahead, and none are given back or lent; ends of loads
-  /// are heard where the order of blocks says; and a step or evaluation finds nothing there of the one before. Called
+  /// blocks in the same order, whatever its memory and link are like, as the others wait for what it sends: the ring
+  /// has as many slots as programs use at once and the window ahead, and none are given back or lent; ends of loads are
+  /// heard where the order of blocks says; and a step or evaluation finds nothing there of the one before. Called
   /// before start(). Throws Unsupported for a policy that goes by measured times.
   void gatherBy(std::shared_ptr<Collectives> ranks);
   bool gathers() const;

@@ -85,9 +85,9 @@ enum class Sharding : int8_t {
   /// The states of optimizers: each rank has those of some parameters, makes their updates, and sends the others their
   /// values (ZeRO's first stage).
   States = 1,
-  /// These, and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's ring,
-  /// with their block, in forward and in backward (ZeRO's third stage, FSDP). Parameters that come with no block stay on
-  /// every rank.
+  /// These, and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's
+  /// ring, with their block, in forward and in backward (ZeRO's third stage, FSDP). Parameters that come with no block
+  /// stay on every rank.
   Parameters = 2
 };
 inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Parameters};
@@ -231,8 +231,8 @@ public:
   const std::vector<ParameterInfo> &parameters() const;
 
   /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
-  /// bound memory where there is any; does nothing where another rank alone has it, which sets it, too. Throws NameUnknown with the nearest key,
-  /// LayoutMismatch for another shape or element type.
+  /// bound memory where there is any; does nothing where another rank alone has it, which sets it, too. Throws
+  /// NameUnknown with the nearest key, LayoutMismatch for another shape or element type.
   void setParameter(std::string_view key, const Tensor &tensor);
 
   /// Makes the parameter use the storage of `tensor`, so that training changes it in place
@@ -320,8 +320,8 @@ public:
   /// Drops the gradients that wait.
   void clearGradients();
 
-  /// Runs inference, and returns the outputs of the last module by name. Changes nothing. Where ranks gather parameters,
-  /// every rank calls it; RankFailed where one does something else.
+  /// Runs inference, and returns the outputs of the last module by name. Changes nothing. Where ranks gather
+  /// parameters, every rank calls it; RankFailed where one does something else.
   TensorMap evaluate(const TensorMap &batch);
 
   /// Returns the number of steps finished since the beginning of training.
@@ -375,8 +375,8 @@ public:
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
   /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them. Where ranks share
-  /// states or parameters out, every rank saves, and rank 0 writes the file with those of all; RankFailed where one cannot. Every
-  /// rank loads it, as many as there are then.
+  /// states or parameters out, every rank saves, and rank 0 writes the file with those of all; RankFailed where one
+  /// cannot. Every rank loads it, as many as there are then.
   void save(const std::filesystem::path &path, std::string notes = {}) const;
   std::string load(const std::filesystem::path &path);
 
