@@ -32,6 +32,7 @@ import torch.distributed as dist
 from . import _runtime
 from .errors import InvalidArgumentError, RankFailedError, StateTornError, UnsupportedError
 from .roll_call import RollCall, store_of
+from .whole_step import WholeStep
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 #: Of the message that closes connections, which nobody sends.
 _NO_TAG = 0x5E61
-_NOT_YET = ("zero2", "zero3", "fsdp", "pipeline", "tensor")
+_NOT_YET = ("zero3", "fsdp", "pipeline", "tensor")
+_STRATEGIES = ("ddp", "zero1", "zero2")
 _made: dict[tuple[str, ...], int] = {}  # transports of this process, by the ranks that they reach
 
 
@@ -91,6 +93,11 @@ class GroupTransport:
 
     def all_reduce(self, data: memoryview) -> None:
         self._call("a sum", data, lambda: self._group.allreduce([_floats(data)]))
+
+    def reduce(self, data: memoryview, root: int) -> None:
+        options = dist.ReduceOptions()
+        options.rootRank, options.rootTensor = root, 0
+        self._call(f"a sum for rank {root}", data, lambda: self._group.reduce([_floats(data)], options))
 
     def reduce_scatter(self, whole: memoryview, part: memoryview) -> None:
         self._call("a scattered sum", part, lambda: self._group._reduce_scatter_base(_floats(part), _floats(whole)))
@@ -184,7 +191,7 @@ class Ranks:
     adds_in_order : bool
         Adds one rank after the other.
     strategy : str
-        ``ddp``, or ``zero1``: each rank has the optimizer states of some parameters, and updates them for all.
+        ``ddp``; ``zero1``: each rank has the optimizer states of some parameters, and updates them for all; ``zero2``: and their gradients.
     """
 
     def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp"):
@@ -201,7 +208,7 @@ class Ranks:
     @property
     def shares_states(self) -> bool:
         """Whether each rank has the states of some parameters alone."""
-        return self.strategy == "zero1"
+        return self.strategy != "ddp"
 
     @property
     def writes(self) -> bool:
@@ -223,7 +230,9 @@ class Ranks:
         """
         if self.collectives is None:
             return [value]
-        return [json.loads(text) for text in self.collectives.exchange(what, json.dumps(value))]
+        with WholeStep():  # Ctrl-C comes to all ranks of a terminal: who waits here hears of another one's end and of its own at once
+            told = self.collectives.exchange(what, json.dumps(value))
+        return [json.loads(text) for text in told]
 
     @staticmethod
     def told(error: BaseException) -> None:
@@ -255,10 +264,10 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
                 raise InvalidArgumentError(f'{name} is about several ranks; give distributed="ddp", too')
         return Ranks()
     if how in _NOT_YET:
-        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1", where each has the optimizer '
-                               'states of some parameters. segue-run and C++ have "zero3", too')
-    if how not in ("ddp", "zero1"):
-        raise InvalidArgumentError(f'distributed is {how!r}; "ddp" and "zero1" are what there is')
+        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1" and "zero2", where each has the '
+                               'optimizer states of some parameters, or their gradients, too. segue-run and C++ have "zero3", too')
+    if how not in _STRATEGIES:
+        raise InvalidArgumentError(f'distributed is {how!r}; there are {", ".join(_STRATEGIES)}')
     if bucket_mb is not None and not bucket_mb > 0:
         raise InvalidArgumentError(f"bucket_mb is {bucket_mb!r}; it is the MiB of a message, above 0")
     if reduction not in (None, "ordered"):

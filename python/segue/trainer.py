@@ -112,11 +112,11 @@ class Trainer(Checkpoints, Figures):
         while backward goes on, parameters and seed are those of rank 0, and losses the mean over all ranks. Each rank makes the same trainers and calls of `step`, `fit`,
         `evaluate_on` and `gradients`, in one order. Rank 0 alone writes files and draws bars; see the guide "ranks".
         ``zero1``: the same, to the bit, but each rank has the optimizer states of some parameters alone and updates these for all; each calls `save`, too,
-        and what is frozen stays so.
+        and what is frozen stays so. ``zero2``: and it has the sums of their gradients alone, so that there is no `gradients`.
     process_group : ProcessGroup, optional
         Of `torch.distributed`: those who train together. Default: all ranks.
     bucket_mb : float, optional
-        The MiB of gradients in a message; default: 25.
+        The MiB of gradients in a message, of which four may be under way at once in the memory of the host; default: 25.
     reduction : str, optional
         ``ordered`` adds gradients in the order of ranks, so that N ranks have the bits of one with ``grad_accumulation=N``; costs the memory and traffic of
         the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo takes.

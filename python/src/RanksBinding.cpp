@@ -61,6 +61,9 @@ public:
   void allReduce(float *data, int64_t count) override {
     call("all_reduce", [&] { return nb::make_tuple(view(data, uint64_t(count) * sizeof(float))); });
   }
+  void reduce(float *data, int64_t count, int root) override {
+    call("reduce", [&] { return nb::make_tuple(view(data, uint64_t(count) * sizeof(float)), root); });
+  }
   void reduceScatter(const float *whole, float *part, int64_t count) override {
     uint64_t bytes = uint64_t(count) * sizeof(float);
     call("reduce_scatter", [&] { return nb::make_tuple(view(whole, bytes * uint64_t(ranks_)), view(part, bytes)); });

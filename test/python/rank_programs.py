@@ -163,6 +163,8 @@ def shared_out(folder):
     found = {"losses": losses, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"]),
              "unwritable": error_of(lambda: trainer.save(os.path.join(folder, "missing", "file.safetensors"))),
              "frozen": error_of(lambda: trainer.freeze("net.0.*"))}
+    both = trainer_of(distributed="zero2")
+    found["with gradients"] = {"losses": train(both, 8), "parameters": parameters_of(both), "gradients": error_of(lambda: both.gradients(*batch(0, rank())))}
     checkpoint = os.path.join(folder, "fit.safetensors")
     torch.manual_seed(rank())
     found["whole"] = list(trainer_of(distributed="zero1").fit(loader_of(), epochs=3))
@@ -431,6 +433,25 @@ def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000):
     except segue.RankFailedError as failure:
         error = [type(failure).__name__, str(failure)]
     return {"losses": losses, "error": error, "waited": time.monotonic() - began}
+
+
+class Waits:
+    """After a step of its second epoch the second rank is long in its callback, while the others wait for it."""
+
+    def on_step(self, run):
+        if run.step == 12 and rank() == 1:
+            Path("waits").touch()
+            time.sleep(30)
+
+
+def interrupted(folder):
+    """What ends `fit` on each rank when Ctrl-C comes to all."""
+    Path("pid").write_text(str(os.getpid()))
+    trainer = trainer_of()
+    try:
+        trainer.fit([batch(i, rank()) for i in range(8)], epochs=1000, checkpoint=os.path.join(folder, "run.safetensors"), save_every=5, callbacks=[Waits()])
+    except BaseException as error:
+        return [type(error).__name__, str(error), type(error.__cause__).__name__]
 
 
 class Dies:

@@ -139,6 +139,10 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
     found = [each.result for each in done]
     assert same([each["losses"] for each in found]) == expected["losses"] and same([each["parameters"] for each in found]) == expected["parameters"]
+    for each in found:
+        both = each["with gradients"]
+        assert both["losses"] == expected["losses"] and both["parameters"] == expected["parameters"]
+        assert both["gradients"][0] == "InvalidArgumentError" and "take whole steps" in both["gradients"][1], both["gradients"]
     first, second = (set(each["states"]) for each in found)
     assert not first & second and first | second == set(expected["states"]) and min(len(first), len(second)) >= 2
     assert (tmp_path / "shared.safetensors").read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
@@ -155,13 +159,15 @@ def test_values_and_seed_are_those_of_the_first_rank(ranks, alone):
 
 # --- what ranks write -----------------------------------------------------------------------
 
-def test_the_first_rank_alone_writes(ranks):
+def test_the_first_rank_alone_writes(ranks, tmp_path):
     with ranks("files") as group:
         done = [group.done(rank) for rank in range(TWO)]
     assert [each.code for each in done] == [0, 0], done[0].error + done[1].error
     (first, refused), (second, also_refused) = (each.result for each in done)
     assert {"activations.jsonl", "run.html", "run.json", "run.safetensors", "plain/all.safetensors", "plain/weights.safetensors"} < set(first), first
     assert any(path.startswith("logs/") for path in first) and any(".best-" in path for path in first)
+    trace = json.loads((tmp_path / "rank0/run.json").read_text())
+    assert {"a sum over ranks", "messages to ranks"} <= {event["name"] for event in trace["traceEvents"]} and trace["otherData"]["network"]["seconds"] > 0
     assert second == []
     assert done[1].error == "" and "parameters and states" not in done[1].out
     assert same([refused, also_refused])[0] == "UnsupportedError" and "leave seal away" in refused[1]
@@ -237,8 +243,8 @@ def one_rank(tmp_path):
 
 @pytest.mark.parametrize("options, kind, words", [
     ({"distributed": "ddp"}, segue.InvalidArgumentError, "torchrun --nproc-per-node 2 train.py.*init_process_group"),
-    ({"distributed": "zero3"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* and \"zero1\""),
-    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; \"ddp\" and \"zero1\" are what there is"),
+    ({"distributed": "zero3"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* and \"zero1\" and \"zero2\""),
+    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; there are ddp, zero1, zero2"),
     ({"bucket_mb": 1}, segue.InvalidArgumentError, "bucket_mb is about several ranks; give distributed=\"ddp\", too"),
     ({"distributed": "ddp", "bucket_mb": 0}, segue.InvalidArgumentError, "bucket_mb is 0; it is the MiB of a message"),
     ({"distributed": "ddp", "reduction": "tree"}, segue.InvalidArgumentError, "reduction is 'tree'; it is \"ordered\""),
@@ -292,6 +298,24 @@ def test_ranks_that_are_killed_end_the_others_and_the_run_goes_on(ranks, alone, 
         taken |= found["losses"]
     assert resumed > 4 and len(taken) > 30
     assert all(loss == expected[int(step)] for step, loss in taken.items())
+
+
+def test_ctrl_c_on_all_ranks(ranks, alone, tmp_path):
+    """Each ends with it, also who waits for another rank and hears of its end first; what was saved last is whole."""
+    with ranks("interrupted", folder=str(tmp_path)) as group:
+        until = time.monotonic() + 60
+        while not (tmp_path / "rank1/waits").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)  # the first rank has come to the meeting
+        for rank in range(TWO):
+            os.kill(int((tmp_path / f"rank{rank}/pid").read_text()), signal.SIGINT)
+        first, second = (group.done(rank, 30) for rank in range(TWO))
+    assert first.code == second.code == 0, first.error + second.error
+    assert second.result[0] == "KeyboardInterrupt"
+    assert first.result[0] == "KeyboardInterrupt" and first.result[2] == "RankFailedError", first.result
+    with programs.trainer_of() as trainer:
+        trainer.resume(tmp_path / "run.safetensors")
+        assert trainer.step_count == 10
 
 
 def test_ranks_that_hang_are_named(ranks, cache, tmp_path):

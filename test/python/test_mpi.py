@@ -91,13 +91,18 @@ def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
     if mode == "above a disk":
         assert two.stderr.count("memory: ") == 1 and re.search(r"on the disk [1-9]", two.stderr), two.stderr
-        assert (tmp_path / "run.html").stat().st_size and json.loads((tmp_path / "run.json").read_text())
+        assert (tmp_path / "run.html").stat().st_size
+        trace = json.loads((tmp_path / "run.json").read_text())
+        network = next(event["tid"] for event in trace["traceEvents"] if event["ph"] == "M" and event["args"]["name"] == "network")
+        messages = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == network and event["name"] == "a sum over ranks"]
+        assert len(messages) == 20 and all(event["dur"] > 0 and event["args"]["bytes"] for event in messages)
+        assert trace["otherData"]["network"]["meetings"] > 3 * 20 and trace["otherData"]["network"]["messages"] == 20
     if mode == "by marks":
         records = [json.loads(line) for line in (tmp_path / "activations.jsonl").read_text().splitlines()]
         assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 def test_three_ranks_that_add_in_order(gpt, strategy):
     assert steps_of(ranks(gpt, 3, command("--ranks", "mpi", "--strategy", strategy, "--add-in-order"))) == steps_of(run(gpt, command("--accumulate", 3)))
 
@@ -109,6 +114,7 @@ def test_states_that_are_shared_out(gpt, device, tmp_path):
     two = ranks(gpt, 2, command("--ranks", "mpi", "--strategy", "zero1", "--save", tmp_path / "two.safetensors", "--save-every", 6, device=device))
     assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    assert steps_of(ranks(gpt, 2, command("--ranks", "mpi", "--strategy", "zero2", device=device))) == steps_of(one)
     on = [word for word in command("--ranks", "mpi", "--strategy", "zero1", "--add-in-order", steps=3) if word not in ("--weights", "gpt.safetensors")]
     alone = [word for word in command("--accumulate", 3, steps=3) if word not in ("--weights", "gpt.safetensors")]
     resumed = ["--resume", tmp_path / "two.safetensors"]
@@ -226,23 +232,68 @@ def test_a_rank_that_hangs_ends_all(gpt):
     assert process.returncode != 0 and "another rank has not come to it within 2 s" in error, error
 
 
-def test_a_signal_ends_all_after_one_step(gpt, tmp_path):
-    """Whichever rank hears of it first: all stop after the same step, and rank 0 saves."""
-    checkpoint = tmp_path / "last.safetensors"
-    words = command("--ranks", "mpi", "--save", checkpoint, steps=100000)
-    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+def is_running(process):
+    """Whether there is such a process, but for what is left of it until somebody asks how it ended."""
     try:
-        last = 0
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def run_until_signals(folder, checkpoint, strategy, send):
+    """Starts a long run of two ranks, calls `send` with their numbers after step 10, and returns the last step and the ranks that still run 5 s after the end."""
+    words = command("--ranks", "mpi", "--strategy", strategy, "--save", checkpoint, "--save-every", 5, steps=100000)
+    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    last, members = 0, []
+    try:
         for line in process.stdout:
             last = int(line.split()[1])
             if last == 10:
-                os.kill(int((gpt / "rank1").read_text()), signal.SIGTERM)
+                members = [int((folder / f"rank{rank}").read_text()) for rank in range(2)]
+                send(process.pid, members)
         process.communicate(timeout=60)
     finally:
         process.kill()
+    until = time.monotonic() + 5
+    while any(map(is_running, members)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return last, [member for member in members if is_running(member)]
+
+
+def first_after(folder, checkpoint):
+    """The first step that goes on from a checkpoint."""
     on = [word for word in command(steps=1) if word not in ("--weights", "gpt.safetensors")] + ["--resume", checkpoint]
-    assert steps_of(run(gpt, on))[0].startswith(f"step {last + 1} ")
+    return int(steps_of(run(folder, on))[0].split()[1])
+
+
+@pytest.mark.parametrize("strategy, to, number", [("ddp", "rank 1", signal.SIGTERM), ("zero1", "both", signal.SIGINT), ("zero1", "mpirun and both", signal.SIGINT)])
+def test_a_signal_ends_all_after_one_step(gpt, strategy, to, number, tmp_path):
+    """Whoever hears of it first: all stop after the same step, and rank 0 saves."""
+    checkpoint = tmp_path / "last.safetensors"
+
+    def send(mpirun, members):
+        for process in {"rank 1": members[1:], "both": members, "mpirun and both": [mpirun, *members]}[to]:
+            os.kill(process, number)
+
+    last, left = run_until_signals(gpt, checkpoint, strategy, send)
+    assert not left and first_after(gpt, checkpoint) == last + 1
+
+
+@pytest.mark.parametrize("to_mpirun", [False, True])
+def test_a_second_signal_ends_at_once(gpt, to_mpirun, tmp_path):
+    """Nobody goes on alone, and what was saved last is whole."""
+    checkpoint = tmp_path / "last.safetensors"
+
+    def send(mpirun, members):
+        for process in [mpirun, mpirun] if to_mpirun else members * 2:
+            os.kill(process, signal.SIGINT)
+            time.sleep(0.02)
+
+    last, left = run_until_signals(gpt, checkpoint, "zero1", send)
+    assert not left and first_after(gpt, checkpoint) > 10
+    if not to_mpirun:  # which kills them, maybe in the midst of a file that is to take the place of the last one
+        assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
 
 
 def test_without_mpi_there_is_one_rank_or_an_error(gpt):

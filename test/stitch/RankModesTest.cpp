@@ -15,12 +15,14 @@
 #include "CompiledModule.h"
 #include "DeepModel.h"
 #include "ErrorOf.h"
+#include "LeastOfRanks.h"
 #include "RandomTensors.h"
 #include "Session/TemporaryFolder.h"
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Session.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -34,6 +36,8 @@ using namespace segue;
 using namespace segue::test;
 
 static constexpr int steps = 20;
+/// The strategies in which each rank updates parameters of its own.
+static constexpr Sharding sharded[] = {Sharding::States, Sharding::Gradients};
 
 namespace {
 struct Way {
@@ -198,13 +202,7 @@ struct RankModesRun {
 private:
   /// The smallest memory in which no rank is refused for steps of so many batches.
   uint64_t smallest(const std::string &name, size_t batches) const {
-    std::vector<uint64_t> least(2);
-    segue::test::onRanks(2, name + ",dram=65536", [&](Rank &rank) {
-      auto [code, what] = errorOf([&] { make(rank).certify(batches); });
-      EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
-      least[size_t(rank.number())] = smallestNamed(what);
-    });
-    return std::ranges::max(least);
+    return leastOfRanks(2, name, [&](Rank &rank) { make(rank).certify(batches); });
   }
 };
 } // namespace
@@ -245,19 +243,21 @@ TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
 // Of several batches the last one's backward sends the sums, with those of the batches before in them. The bits are
 // those of batches that are given one by one, whose sums are sent when all is over.
 TEST_P(RankModes, AccumulatedGradientsAreSentInTheLastBackward) {
-  RankModesRun run(GetParam(), /*batches=*/2);
   auto bitsOf = [](const RankModesRun &of, Given given) {
     std::vector<std::vector<float>> bits(2);
     EXPECT_EQ(of.onRanks([&](Rank &rank) {
       Session session = of.make(rank);
-      bits[size_t(rank.number())] = train(session, 6, 2 * rank.number(), 2, given);
+      bits[size_t(rank.number())] = trainParameters(session, 6, 2 * rank.number(), 2, given);
     }),
               nothing(2));
     EXPECT_TRUE(bits[0] == bits[1]);
     return bits[0];
   };
   static const std::vector<float> expected = bitsOf(RankModesRun({"", "cpu:threads=1"}), Given::OneByOne);
-  EXPECT_TRUE(bitsOf(run, Given::AtOnce) == expected);
+  for (Sharding sharding : {Sharding::None, Sharding::Gradients}) {
+    SCOPED_TRACE(name(sharding));
+    EXPECT_TRUE(bitsOf(RankModesRun(GetParam(), /*batches=*/2, /*spare=*/0, sharding), Given::AtOnce) == expected);
+  }
 }
 
 // A checkpoint that one rank alone loads, in mid-run: parameters and states are those of rank 0, wherever they are.
@@ -285,7 +285,7 @@ TEST_P(RankModes, ACheckpointOfOneRankAloneIsThatOfRank0OrNone) {
   }
 }
 
-// Each rank has states of some parameters alone: together they are those of one rank, and no parameter differs. In the least
+// Each rank has states of some parameters alone, and maybe their gradients: together they are those of one rank, and no parameter differs. In the least
 // memory everything leaves; in much of it, parameters stay on the device from step to step.
 TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
   static std::map<std::string, std::vector<float>> states;
@@ -296,22 +296,23 @@ TEST_P(RankModes, ShardsOfStatesAreThoseOfOneRank) {
       states[key] = values(state);
     return bits;
   }();
-  for (double spare : {0.0, 4.0}) {
-    SCOPED_TRACE(spare);
-    RankModesRun run(GetParam(), 1, spare, Sharding::States);
-    std::vector<size_t> counts(2);
-    EXPECT_EQ(run.onRanks([&](Rank &rank) {
-      Session session = run.make(rank);
-      rank.device->memory().resetPeak();
-      EXPECT_TRUE(trainParameters(session, steps, rank.number(), 1) == expected);
-      EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
-      for (const auto &[key, state] : session.state())
-        EXPECT_TRUE(values(state) == states.at(key)) << key;
-      counts[size_t(rank.number())] = session.state().size();
-    }),
-              nothing(2));
-    EXPECT_EQ(counts, std::vector(2, states.size() / 2));
-  }
+  for (Sharding sharding : sharded)
+    for (double spare : {0.0, 4.0}) {
+      SCOPED_TRACE(std::string(name(sharding)) + " " + std::to_string(spare));
+      RankModesRun run(GetParam(), 1, spare, sharding);
+      std::vector<size_t> counts(2);
+      EXPECT_EQ(run.onRanks([&](Rank &rank) {
+        Session session = run.make(rank);
+        rank.device->memory().resetPeak();
+        EXPECT_TRUE(trainParameters(session, steps, rank.number(), 1) == expected);
+        EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
+        for (const auto &[key, state] : session.state())
+          EXPECT_TRUE(values(state) == states.at(key)) << key;
+        counts[size_t(rank.number())] = session.state().size();
+      }),
+                nothing(2));
+      EXPECT_EQ(counts, std::vector(2, states.size() / 2));
+    }
 }
 
 // Every optimizer is shared out by the blocks that it updates.
@@ -339,9 +340,10 @@ TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
       std::vector<float> norms(expected.begin(), expected.begin() + 12);
       EXPECT_EQ(onRanks(2, device,
                         [&](Rank &rank) {
-                          Session session =
-                              make(rank.device, {.collectives = rank.together, .sharding = Sharding::States});
-                          EXPECT_TRUE(trainParameters(session, 6, rank.number(), 1) == expected);
+                          for (Sharding sharding : sharded) {
+                            Session session = make(rank.device, {.collectives = rank.together, .sharding = sharding});
+                            EXPECT_TRUE(trainParameters(session, 6, rank.number(), 1) == expected);
+                          }
                           Session gathers =
                               make(rank.device, {.collectives = rank.together, .sharding = Sharding::Parameters});
                           EXPECT_TRUE(trainNorms(gathers, 6, rank.number(), 1) == norms);
@@ -357,22 +359,90 @@ TEST(RankModes, GradientsOfOtherRanksLeaveByAPlan) {
   DeepModel wide{.layers = 8, .rows = 16, .width = 128};
   Binary file = wide.compiled();
   auto least = [&](Sharding sharding) {
-    std::vector<uint64_t> bytes(2);
-    onRanks(2, "sim:pinned=16MiB,threads=1,link=8GB/s,dram=65536", [&](Rank &rank) {
-      auto [code, what] = errorOf([&] {
-        SessionOptions options = optionsOf({"", "", plan});
-        options.collectives = rank.together;
-        options.sharding = sharding;
-        Session session(rank.device, {{"deep", file}}, std::move(options));
-        session.allocateParameters();
-        session.certify(1);
-      });
-      EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
-      bytes[size_t(rank.number())] = smallestNamed(what);
+    return leastOfRanks(2, "sim:pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
+      SessionOptions options = optionsOf({"", "", plan});
+      options.collectives = rank.together;
+      options.sharding = sharding;
+      Session session(rank.device, {{"deep", file}}, std::move(options));
+      session.allocateParameters();
+      session.certify(1);
     });
-    return std::ranges::max(bytes);
   };
-  EXPECT_LT(least(Sharding::States), least(Sharding::None) + 128 * 128 * sizeof(float));
+  uint64_t states = least(Sharding::States);
+  EXPECT_LT(states, least(Sharding::None) + 128 * 128 * sizeof(float));
+  EXPECT_LT(least(Sharding::Gradients), states + 128 * 128 * sizeof(float));
+}
+
+// Where each rank has the sums of some gradients alone, the others go as their messages do: of a model that is mostly
+// parameters, a rank holds half of the gradients, and those of a few messages. Its owner alone can be asked for one.
+TEST(RankModes, GradientsOfOtherRanksAreGivenUp) {
+  DeepModel wide{.layers = 16, .rows = 16, .width = 128};
+  Binary file = wide.compiled();
+  constexpr uint64_t gradient = 128 * 128 * sizeof(float);
+  for (const char *device : {"cpu:threads=1", "sim:streams,pinned=64MiB,threads=1"}) {
+    SCOPED_TRACE(device);
+    auto peaks = [&](Sharding sharding) {
+      std::vector<uint64_t> bytes(2);
+      EXPECT_EQ(onRanks(
+                    2, device,
+                    [&](Rank &rank) {
+                      Session session(rank.device, {{"deep", file}}, {.collectives = rank.together, .sharding = sharding});
+                      for (const ParameterInfo &info : session.parameters())
+                        session.setParameter(info.key, Tensor::zeros(rank.device, info.desc));
+                      TensorMap batch{{"x", randomTensor(rank.device, {16, 128}, 3)}};
+                      session.step(batch, 1e-3);
+                      rank.device->memory().resetPeak();
+                      session.step(batch, 1e-3);
+                      bytes[size_t(rank.number())] = rank.device->memory().peakBytes(Space::DeviceDram);
+                    },
+                    {}, {.bucketBytes = gradient}),
+                nothing(2));
+      return std::ranges::max(bytes);
+    };
+    uint64_t states = peaks(Sharding::States), gradients = peaks(Sharding::Gradients);
+    EXPECT_LT(gradients, states - 6 * gradient);
+    EXPECT_GT(gradients, states - 9 * gradient);
+  }
+}
+
+// A batch alone may not be the last, and so has no gradients yet that anybody could give up.
+TEST(RankModes, SharedGradientsAreOfWholeSteps) {
+  EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    Session session(rank.device, {{"deep", binary()}}, {.collectives = rank.together, .sharding = Sharding::Gradients});
+    setValues(session);
+    TensorMap batch{{"x", randomTensor(rank.device, {model.rows, model.width}, uint32_t(rank.number()))}};
+    auto [code, what] = errorOf([&] { session.forwardBackward(batch); });
+    EXPECT_EQ(code, ErrorCode::InvalidArgument) << what;
+    EXPECT_NE(what.find("give all batches to step()"), what.npos) << what;
+    session.step(batch, 1e-3);
+    auto [noCode, none] = errorOf([&] { session.gradient("w0"); });
+    EXPECT_EQ(noCode, ErrorCode::InvalidArgument) << none;
+  }),
+            nothing(2));
+}
+
+// The sum of a gradient can be seen, and changed, where it is.
+TEST(RankModes, HooksSeeTheGradientsOfTheirRank) {
+  for (Sharding sharding : shardings) {
+    SCOPED_TRACE(name(sharding));
+    std::atomic<int> seen = 0;
+    std::vector<std::vector<float>> bits(2);
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session session(rank.device, {{"deep", binary()}}, {.collectives = rank.together, .sharding = sharding});
+      setValues(session);
+      auto half = [&](Tensor &gradient) {
+        ++seen;
+        for (float &each : std::span(gradient.data<float>(), size_t(gradient.elementCount())))
+          each *= 0.5f;
+      };
+      TensorMap batch{{"x", randomTensor(rank.device, {model.rows, model.width}, uint32_t(rank.number()))}};
+      bits[size_t(rank.number())].push_back(float(session.step(std::span(&batch, 1), 1e-3, std::vector<GradientHook>{{"w2", half}}).gradNorm));
+      std::ranges::copy(values(session.parameter("w2")), std::back_inserter(bits[size_t(rank.number())]));
+    }),
+              nothing(2));
+    EXPECT_EQ(seen, sharding == Sharding::Gradients ? 1 : 2);
+    EXPECT_TRUE(bits[0] == bits[1]);
+  }
 }
 
 // One file with the states of all ranks, the same that one rank writes, from which any number of ranks goes on.
@@ -430,6 +500,10 @@ TEST(RankModes, StatesOfEveryOptimizerAreSharedOut) {
     std::vector<float> norms = course(alone, 0, 2);
     std::vector<std::set<std::string>> keys(2);
     EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session both(rank.device, {{"deep", file}}, {.collectives = rank.together, .sharding = Sharding::Gradients});
+      EXPECT_EQ(course(both, rank.number(), 1), norms);
+      for (const ParameterInfo &info : both.parameters())
+        EXPECT_TRUE(haveEqualValues(both.parameter(info.key), alone.parameter(info.key))) << info.key;
       Session session(rank.device, {{"deep", file}}, {.collectives = rank.together, .sharding = Sharding::States});
       EXPECT_EQ(course(session, rank.number(), 1), norms);
       for (const ParameterInfo &info : session.parameters())

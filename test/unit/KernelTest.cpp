@@ -143,6 +143,68 @@ TEST(Kernel, TranscendentalsOverTheirRange) {
   }
 }
 
+/// Returns the f32 that is so many after `x`, or before.
+static float stepsFrom(float x, int steps) {
+  for (int i = 0; i < std::abs(steps); ++i)
+    x = std::nextafter(x, steps < 0 ? -INFINITY : INFINITY);
+  return x;
+}
+
+// One f32 more, and the exponential is infinite; those before are finite, and what is made of them. An exponent that is
+// one too large makes a NaN, of a single number of all.
+TEST(Kernel, LastExponentialsBeforeInfinity) {
+  Kernels kernels(R"(func.func @f(%x: tensor<128xf32>) -> (tensor<128xf32>, tensor<128xf32>, tensor<128xf32>, tensor<128xf32>) {
+    %e = segue.exp %x : tensor<128xf32>
+    %m = segue.expm1 %x : tensor<128xf32>
+    %s = segue.sigmoid %x : tensor<128xf32>
+    %t = segue.tanh %x : tensor<128xf32>
+    return %e, %m, %s, %t : tensor<128xf32>, tensor<128xf32>, tensor<128xf32>, tensor<128xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]);
+  float last = std::log(std::numeric_limits<float>::max());
+  for (float end : {last, -last, last / 2}) {
+    for (int at = 0; at < 128; ++at)
+      x.set(at, stepsFrom(end, at - 64));
+    for (StringRef isa : instructionSets()) {
+      auto found = kernels.run({x}, isa, false);
+      for (int at = 0; at < 128; ++at) {
+        auto given = float(x.at(at));
+        double expected[] = {std::exp(given), std::expm1(given), 1 / (1 + std::exp(-double(given))), std::tanh(given)};
+        for (size_t result = 0; result < 4; ++result) {
+          double value = found[result].at(at), tolerance = 1e-37 + 4e-7 * std::abs(expected[result]);
+          EXPECT_TRUE(value == expected[result] || std::abs(value - expected[result]) <= tolerance)
+              << isa.str() << ", result " << result << " of " << given << ": " << value << ", " << expected[result];
+        }
+      }
+    }
+  }
+}
+
+TEST(Kernel, LastPowersBeforeInfinity) {
+  Kernels kernels(R"(func.func @f(%x: tensor<4096xf32>, %z: tensor<4096xf32>) -> tensor<4096xf32> {
+    %y = segue.pow %x, %z : tensor<4096xf32>
+    return %y : tensor<4096xf32>
+  })");
+  ASSERT_TRUE(kernels.ok());
+  HostTensor x = HostTensor::filled(kernels.argumentTypes()[0]), y = HostTensor::filled(kernels.argumentTypes()[1]);
+  constexpr double largest = std::numeric_limits<float>::max();
+  auto middle = float(largest * std::exp(-std::log(largest) * 0x1p-23)); // whose power of `exponent` is the largest
+  float exponent = stepsFrom(1, 1);
+  for (int at = 0; at < 4096; ++at) {
+    x.set(at, stepsFrom(middle, at - 2048));
+    y.set(at, exponent);
+  }
+  for (StringRef isa : instructionSets()) {
+    HostTensor found = kernels.run({x, y}, isa, false)[0];
+    for (int at = 0; at < 4096; ++at) {
+      double expected = std::pow(x.at(at), double(exponent)), value = found.at(at);
+      bool isNear = std::abs(value - expected) <= 4e-6 * expected, isOver = value == INFINITY && expected > largest * (1 - 4e-6);
+      EXPECT_TRUE((isNear && expected < largest * (1 + 4e-6)) || isOver) << isa.str() << " " << x.at(at) << ": " << value;
+    }
+  }
+}
+
 TEST(Kernel, SpecialValues) {
   Kernels kernels(R"(func.func @f(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,
       tensor<8xf32>, tensor<8xi32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf32>,

@@ -61,8 +61,11 @@ public:
 };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-/// The natural logarithms of the least normal and of the largest f32.
-constexpr float kLowest = -87.3365448f, kHighest = 88.7228394f;
+/// exp of less is 0 here, of more infinity. The lower bound is the natural logarithm of the least normal f32; the upper
+/// one the last f32 below that of the largest, as exp of the next one is more than it.
+constexpr float kLowest = -87.3365448f, kHighest = 88.7228317f;
+/// The natural logarithm of the largest f32.
+constexpr double kLogOfLargest = 88.722839052068351;
 
 /// The parts of x = n * ln 2 + rest with |rest| <= ln 2 / 2.
 struct Reduced {
@@ -246,7 +249,7 @@ static Value buildPow(Writer &w, Value x, Value y) {
   // 1 to an infinite power is 1; infinity times its logarithm would be NaN.
   product = w.select(is(size, 1), w.wide(0.0), product);
 
-  Value lowest = w.wide(kLowest), highest = w.wide(kHighest);
+  Value lowest = w.wide(kLowest), highest = w.wide(kLogOfLargest);
   Value inside = w.atMost(w.atLeast(product, lowest), highest);
   Value n = w.round(w.mul(inside, w.wide(1.44269504088896341)));
   Value r = w.narrow(w.fma(n, w.wide(-0.69314718055994531), inside));

@@ -11,23 +11,31 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Collectives/Interconnect.h"
+#include "MessageMemory.h"
 #include "segue/runtime/Collectives/Transport.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include "segue/runtime/Transfer/TransferPlan.h"
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 namespace segue::inline runtime {
 
 /// Parts of a message begin at multiples of this.
-static constexpr uint64_t partAlignment = 64;
-
-static uint64_t placeAfter(uint64_t bytes) { return (bytes + partAlignment - 1) / partAlignment * partAlignment; }
+static uint64_t placeAfter(uint64_t bytes) {
+  return (bytes + MessageMemory::alignment - 1) / MessageMemory::alignment * MessageMemory::alignment;
+}
 static uint64_t bytesOf(const Tensor &tensor) { return tensor.desc().spanBytes(); }
+
+static uint64_t bytesUnderWay(const CollectiveOptions &options) {
+  return options.bucketsUnderWay && options.bucketBytes > UINT64_MAX / 2 / options.bucketsUnderWay
+             ? UINT64_MAX / 2
+             : options.bucketBytes * options.bucketsUnderWay;
+}
 
 namespace {
 /// A Message is a run of the host's memory for one operation, with the tensors that are brought there or come from it.
@@ -57,22 +65,23 @@ struct Source {
 class HostCollectives final : public Collectives {
 public:
   HostCollectives(DeviceRef device, std::shared_ptr<Transport> transport, CollectiveOptions options)
-      : device_(std::move(device)), transport_(std::move(transport)), options_(options) {}
+      : device_(std::move(device)), transport_(std::move(transport)), options_(options),
+        underWay_(device_, bytesUnderWay(options_)) {}
 
   int rank() const override { return transport_->rank(); }
   int ranks() const override { return transport_->ranks(); }
   uint64_t bucketBytes() const override { return options_.bucketBytes; }
+  uint64_t messagePeakBytes() const override { return underWay_.peakBytes(); }
 
   Fence allReduce(std::span<const Tensor> tensors) override;
+  Fence reduce(std::span<const Tensor> tensors, int root) override;
   Fence broadcast(std::span<const Tensor> tensors, int root) override;
   Fence reduceScatter(const Tensor &whole, const Tensor &part) override;
   Fence allGather(const Tensor &part, const Tensor &whole) override;
   Fence send(const Tensor &tensor, int to) override;
   Fence receive(const Tensor &tensor, int from) override;
   std::vector<std::string> exchange(std::string_view what, std::string_view message) override;
-  std::shared_ptr<Collectives> onTwin(DeviceRef twin) const override {
-    return virtualRanks(std::move(twin), rank(), ranks(), Interconnect(), options_.bucketBytes);
-  }
+  std::shared_ptr<Collectives> twin(DeviceRef device) const override;
   void abandon(std::string_view why) noexcept override { transport_->abandon(why); }
 
 private:
@@ -88,16 +97,16 @@ private:
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
                 const RingTraffic &traffic, std::function<void(bool isLost)> call);
   WorkCost costOf(const RingTraffic &traffic) const;
-  /// Gives up the memory of messages that have arrived.
-  void dropArrived();
+  /// Has `work`, which is yet to be given to the network's queue, in the trace of the device, if there is one.
+  void trace(Work &work, uint64_t bytes, std::string_view about = {});
   /// Calls `give` with the tensors in groups that make a message each.
   template <typename Give> Fence byBucket(std::span<const Tensor> tensors, Give give);
 
   DeviceRef device_;
   std::shared_ptr<Transport> transport_;
   CollectiveOptions options_;
-  /// Memory of messages that are under way, which counts in the books until their fences are done.
-  std::vector<std::pair<std::shared_ptr<Storage>, Fence>> underWay_;
+  /// The memory of messages that have been given since the ranks last met.
+  MessageMemory underWay_;
 };
 } // namespace
 
@@ -121,13 +130,8 @@ bool HostCollectives::isReached() const {
   return device_->hasUnifiedMemory() || isTwinOfHost;
 }
 
-void HostCollectives::dropArrived() {
-  std::erase_if(underWay_, [&](const auto &message) { return device_->isDone(message.second); });
-}
-
 /// Makes memory of the host for what is given together, without bringing anything there.
 Message HostCollectives::messageFor(std::span<const Tensor> tensors) {
-  dropArrived();
   Message message;
   auto isReachable = [&](const Tensor &tensor) { return isReached() || isHostSpace(tensor.desc().layout.space); };
   if (tensors.size() == 1 && isReachable(tensors[0])) {
@@ -138,12 +142,7 @@ Message HostCollectives::messageFor(std::span<const Tensor> tensors) {
   }
   for (const Tensor &tensor : tensors)
     message.bytes = placeAfter(message.bytes) + bytesOf(tensor);
-  OwnerId owner = device_->memory().intern({.value = std::string(messageOwner)});
-  try {
-    message.storage = Storage::allocate(device_, Space::HostPinned, message.bytes, partAlignment, owner);
-  } catch (const Error &) { // copies are slower from memory that is not page-locked, and not wrong
-    message.storage = Storage::allocate(device_, Space::Host, message.bytes, partAlignment, owner);
-  }
+  message.storage = underWay_.take(message.bytes);
   message.data = message.storage->data();
   uint64_t at = 0;
   for (const Tensor &tensor : tensors) {
@@ -240,6 +239,7 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
       if (error && !outcome->error())
         outcome->fail(error->within(std::string(label)));
   };
+  trace(work, traffic.sentBytes);
   Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
   for (Message *message : read) {
     message->storage->addRead(fence);
@@ -254,9 +254,33 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
     done.join(takeBack(*message));
   for (std::span<Message *const> messages : {read, written})
     for (const Message *message : messages)
-      if (!message->parts.empty())
-        underWay_.emplace_back(message->storage, done);
+      underWay_.given(message->storage);
   return done;
+}
+
+void HostCollectives::trace(Work &work, uint64_t bytes, std::string_view about) {
+  if (!device_->transfer().options().traceCopies)
+    return;
+  auto record = std::make_shared<CopyRecord>();
+  record->hop = work.label;
+  record->about = about;
+  record->bytes = bytes;
+  record->queue = name(Queue::Network);
+  auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
+  work.run = [device = device_.get(), run = std::move(work.run), begin, end] {
+    device->stamp(begin);
+    run();
+    device->stamp(end);
+  };
+  work.ended = [ended = std::move(work.ended), record, begin, end](const Error *error) {
+    if (begin->isKnown()) { // a message that has failed has no end
+      record->begin = begin->seconds();
+      record->seconds = end->isKnown() ? end->seconds() - begin->seconds() : 0;
+    }
+    if (ended)
+      ended(error);
+  };
+  device_->transfer().addToTrace(std::move(record));
 }
 
 /// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
@@ -310,6 +334,25 @@ Fence HostCollectives::allReduce(std::span<const Tensor> tensors) {
                     count = message.bytes / sizeof(float), inOrder = options_.addsInOrder](bool) {
                      inOrder ? addInOrder(*transport, data, data, 0, count, count)
                              : transport->allReduce(data, int64_t(count));
+                   });
+  });
+}
+
+Fence HostCollectives::reduce(std::span<const Tensor> tensors, int root) {
+  checkRank(root);
+  for (const Tensor &tensor : tensors)
+    check("a sum for one rank", tensor, /*isSum=*/true);
+  return byBucket(tensors, [&](std::span<const Tensor> bucket) {
+    Message message = messageFor(bucket);
+    Message *const both[] = {&message};
+    RingTraffic traffic = options_.addsInOrder ? RingTraffic::gathering(message.bytes * uint64_t(ranks()), ranks())
+                                               : RingTraffic::reduction(message.bytes, ranks());
+    return perform("a sum for one rank", both, root == rank() ? std::span<Message *const>(both) : std::span<Message *const>(),
+                   traffic,
+                   [transport = transport_, data = reinterpret_cast<float *>(message.data),
+                    count = message.bytes / sizeof(float), inOrder = options_.addsInOrder, root](bool) {
+                     inOrder ? addInOrder(*transport, data, data, 0, count, count)
+                             : transport->reduce(data, int64_t(count), root);
                    });
   });
 }
@@ -452,7 +495,7 @@ static std::vector<std::string> exchangeNow(Transport &transport, std::string_vi
 }
 
 std::vector<std::string> HostCollectives::exchange(std::string_view what, std::string_view message) {
-  dropArrived();
+  underWay_.clear();
   if (!device_->hasBytes()) {
     auto gather = [&](uint64_t bytes) {
       Work work{.cost = costOf(RingTraffic::gathering(bytes * uint64_t(ranks()), ranks())), .label = meetingLabel};
@@ -472,10 +515,17 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
       error = std::current_exception();
     }
   };
-  device_->wait(Fence(Queue::Network, device_->enqueueCall(Queue::Network, {}, call, meetingLabel)));
+  Work work{.run = [device = device_.get(), call] { device->call(call); }, .label = meetingLabel};
+  trace(work, message.size() * uint64_t(ranks() - 1), what);
+  device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
   if (error)
     std::rethrow_exception(error);
   return messages;
+}
+
+std::shared_ptr<Collectives> HostCollectives::twin(DeviceRef device) const {
+  Interconnect atOnce{.bytesPerSecond = std::numeric_limits<double>::infinity(), .latencySeconds = 0};
+  return virtualRanks(std::move(device), rank(), ranks(), atOnce, options_.bucketBytes);
 }
 
 std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,

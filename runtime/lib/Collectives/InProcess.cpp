@@ -58,6 +58,13 @@ public:
     together({"allReduce", data, uint64_t(count) * sizeof(float)}, [&] { addAll(sum, 0); });
     std::memcpy(data, sum.data(), sum.size() * sizeof(float));
   }
+  void reduce(float *data, int64_t count, int root) override {
+    std::vector<float> sum(root == rank_ ? static_cast<size_t>(count) : 0);
+    together({"reduce", data, uint64_t(count) * sizeof(float)}, [&] { addAll(sum, 0); });
+    // Elsewhere there is what nobody should take for a sum.
+    root == rank_ ? std::memcpy(data, sum.data(), sum.size() * sizeof(float))
+                  : std::memset(data, 0xff, size_t(count) * sizeof(float));
+  }
   void reduceScatter(const float *whole, float *part, int64_t count) override {
     std::vector<float> sum(static_cast<size_t>(count));
     together({"reduceScatter", whole, uint64_t(count) * sizeof(float) * uint64_t(ranks())},

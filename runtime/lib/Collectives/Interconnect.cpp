@@ -33,6 +33,7 @@ public:
   int rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
   void allReduce(float *, int64_t) override {}
+  void reduce(float *, int64_t, int) override {}
   void reduceScatter(const float *, float *, int64_t) override {}
   void allGather(const void *, void *, uint64_t) override {}
   void broadcast(void *, uint64_t, int) override {}

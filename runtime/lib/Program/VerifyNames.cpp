@@ -307,9 +307,38 @@ private:
       if (value.role() == schema::Role::gradient)
         verifyGradientInput(gradNorm, value);
     }
-    const schema::Value *square = countOf(gradNorm.outputs()) ? gradNorm.outputs()->Get(0) : nullptr;
-    if (!square || countOf(square->desc()->shape()) || !isFloat(ElementType(square->desc()->element())))
-      throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\": its first output is not a float scalar");
+    const schema::Value *first = countOf(gradNorm.outputs()) ? gradNorm.outputs()->Get(0) : nullptr;
+    bool isSum = first && !countOf(first->desc()->shape()) && isFloat(ElementType(first->desc()->element()));
+    if (!isSum) // as files had it before there was one square for each gradient
+      verifySquares(gradNorm);
+  }
+
+  /// One sum of squares for each gradient that comes in, in their order: all together, or by themselves, or both.
+  void verifySquares(const schema::Program &gradNorm) const {
+    std::string prefix = std::string(gradSquaresName) + ".";
+    std::vector<std::string> names;
+    for (uint32_t i = 0; i < countOf(gradNorm.inputs()); ++i)
+      if (const schema::Value &value = *gradNorm.inputs()->Get(i); value.role() == schema::Role::gradient)
+        names.push_back(prefix + std::string(of(value)));
+    auto isVector = [](const schema::Value &value, size_t count) {
+      return countOf(value.desc()->shape()) == 1 && value.desc()->shape()->Get(0) == int64_t(count) &&
+             value.desc()->element() == schema::ElementType::f32;
+    };
+    uint32_t count = countOf(gradNorm.outputs()), next = 0;
+    if (count && gradNorm.outputs()->Get(0)->name()->string_view() == gradSquaresName) {
+      const schema::Value &all = *gradNorm.outputs()->Get(next++);
+      check(isVector(all, std::max<size_t>(names.size(), 1)), gradNorm, "output", all,
+            "is no vector of f32 with one square for each gradient");
+    }
+    for (const std::string &name : names) {
+      if (next == count)
+        throw Error(ErrorCode::FileCorrupt, file_ + ": program \"grad_norm\" has no output \"" + name + "\"");
+      const schema::Value &square = *gradNorm.outputs()->Get(next++);
+      check(square.name()->string_view() == name && isVector(square, 1), gradNorm, "output", square,
+            "stands where \"" + name + "\" is, one f32");
+    }
+    if (next < count)
+      check(false, gradNorm, "output", *gradNorm.outputs()->Get(next), "is the square of no gradient that comes in");
   }
 
   const schema::Binary &root_;

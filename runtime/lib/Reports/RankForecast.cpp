@@ -6,8 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Nothing is estimated but the time on the wires: the session of the run trains on the twin
-// of a rank's device, with collectives that reach nobody. What is on the network's queue
-// while the compute queue works is hidden.
+// of a rank's device, with collectives that reach nobody.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,6 +18,7 @@
 #include "../Session/ShardedStates.h"
 #include "../Session/SilentConfig.h"
 #include "Formatted.h"
+#include "MessageTimes.h"
 #include "PlayedSession.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -77,54 +77,42 @@ public:
   /// Begins and ends the step that is told of.
   void beginStep() {
     isTold_ = true;
-    compute_.clear();
+    times_ = {};
   }
   void endStep() { isTold_ = false; }
   void giveTo(RankStep &step) const;
 
 private:
-  struct Interval {
-    double begin, end;
-  };
   void note(const VirtualClock::Entry &entry) {
     if (entry.queue == Queue::Compute) {
-      compute_.push_back({entry.begin, entry.end});
+      times_.addCompute(entry.begin, entry.end);
       computeSeconds_ += isTold_ ? entry.end - entry.begin : 0;
     } else if (!isTold_) {
       return;
     } else if (entry.queue == Queue::Network && entry.label == meetingLabel) {
-      ++meetings_;
-      meetingSeconds_ += entry.end - entry.begin;
+      times_.addMeeting(entry.begin, entry.end);
     } else if (entry.queue == Queue::Network) {
-      network_.push_back({entry.begin, entry.end});
+      times_.addMessage(entry.begin, entry.end);
       sentBytes_ += entry.cost.linkBytes;
     }
   }
 
   VirtualClock &clock_;
-  /// Intervals follow each other, as a queue does one thing after the other.
-  std::vector<Interval> compute_, network_;
+  MessageTimes times_;
   bool isTold_ = false;
-  uint64_t sentBytes_ = 0, meetings_ = 0;
-  double computeSeconds_ = 0, meetingSeconds_ = 0;
+  uint64_t sentBytes_ = 0;
+  double computeSeconds_ = 0;
 };
 } // namespace
 
 void BusyTimes::giveTo(RankStep &step) const {
-  step.messages = network_.size();
+  step.messages = times_.messages();
   step.sentBytes = sentBytes_;
-  step.meetings = meetings_;
-  step.meetingSeconds = meetingSeconds_;
+  step.meetings = times_.meetings();
+  step.meetingSeconds = times_.meetingTime();
   step.computeSeconds = computeSeconds_;
-  step.networkSeconds = step.hiddenSeconds = 0;
-  size_t first = 0;
-  for (const Interval &message : network_) {
-    step.networkSeconds += message.end - message.begin;
-    while (first < compute_.size() && compute_[first].end <= message.begin)
-      ++first;
-    for (size_t i = first; i < compute_.size() && compute_[i].begin < message.end; ++i)
-      step.hiddenSeconds += std::min(compute_[i].end, message.end) - std::max(compute_[i].begin, message.begin);
-  }
+  step.networkSeconds = times_.messageTime();
+  step.hiddenSeconds = times_.hiddenTime();
 }
 
 void RankForecast::playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step) const {
@@ -135,7 +123,8 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   SessionOptions same = playedOptions(options_);
   same.config = config;
   same.sharding = step.strategy;
-  same.collectives = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  std::shared_ptr<Collectives> ranks = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  same.collectives = ranks;
   Session session(device, modules_, std::move(same));
   session.allocateParameters();
   std::vector<TensorMap> batches(run_.microBatches, batchWithoutValues(device, session.modules(), options_.wires));
@@ -157,14 +146,10 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   step.isPlanned = config.has_value();
   step.liveBytes = memory.peakBytes(Space::DeviceDram);
   step.bytes = config ? certified : trace.highest(device->reserveMemory(Space::DeviceDram, {}));
-  step.hostBytes = step.messageBytes = 0;
-  for (Space space : {Space::HostPinned, Space::Host}) {
-    if (!device->hasSpace(space))
-      continue;
-    step.hostBytes += memory.peakBytes(space);
-    for (const MemoryHolder &holder : memory.holders(space))
-      step.messageBytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
-  }
+  step.messageBytes = ranks->messagePeakBytes();
+  step.hostBytes = 0;
+  for (Space space : {Space::HostPinned, Space::Host})
+    step.hostBytes += device->hasSpace(space) ? memory.peakBytes(space) : 0;
   // The clock's host waits for each block, and no other does: as many may be under way as the ring has slots.
   if (step.strategy == Sharding::Parameters && step.messageBytes) {
     uint64_t ring = session.services()->weights()->ringBytes();

@@ -10,6 +10,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/RunReport.h"
+#include "MessageTimes.h"
+#include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
 #include <algorithm>
 #include <cmath>
@@ -126,6 +128,9 @@ struct TracedStep {
   std::map<std::string, Levels> levels;
   /// The lines of copies, by their direction.
   std::map<std::string, std::vector<const Json *>> copies;
+  /// Of messages between ranks, in microseconds.
+  MessageTimes network;
+  uint64_t sentBytes = 0;
 };
 } // namespace
 
@@ -166,8 +171,21 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
         if (event["name"] == space + " by role")
           step->levels[space].roles.push_back(&event);
       }
-    } else if (std::string track = tracks[event["tid"].get<int>()]; track == "h2d" || track == "d2h") {
+      continue;
+    }
+    if (event["ph"] != "X")
+      continue;
+    std::string track = tracks[event["tid"].get<int>()];
+    double begin = event["ts"].get<double>(), end = begin + event["dur"].get<double>();
+    if (track == "h2d" || track == "d2h") {
       step->copies[track].push_back(&event);
+    } else if (track == "block") {
+      step->network.addCompute(begin, end);
+    } else if (track == "network" && event["name"] == meetingLabel) {
+      step->network.addMeeting(begin, end);
+    } else if (track == "network") {
+      step->network.addMessage(begin, end);
+      step->sentBytes += event["args"]["bytes"].get<uint64_t>();
     }
   }
   return steps;
@@ -250,6 +268,10 @@ static Json timelines(const RunRecords &records, size_t points) {
                     {"memory", memoryOver(step, "device_dram", std::min(points, memoryPoints))},
                     {"disk", memoryOver(step, "disk", std::min(points, memoryPoints))},
                     {"link", linkOver(step)}});
+    if (step.network.empty())
+      continue;
+    json.back()["network"] = step.network.json(/*perSecond=*/1e6);
+    json.back()["network"]["sent_bytes"] = step.sentBytes;
   }
   return json;
 }

@@ -6,6 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/StepTrace.h"
+#include "MessageTimes.h"
+#include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -15,8 +17,8 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::array<std::string_view, 7> tracks = {"phase", "block", "compute",   "h2d",
-                                                           "d2h",   "disk_read", "disk_write"};
+static constexpr std::array<std::string_view, 8> tracks = {"phase", "block",     "compute",    "h2d",
+                                                           "d2h",   "disk_read", "disk_write", "network"};
 
 static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
 
@@ -113,7 +115,10 @@ void StepTrace::on(const event::Restore &) {
 
 Json StepTrace::toJson() {
   for (const CopyRecord &copy : device_->transfer().takeTrace()) {
-    Json args{{"bytes", copy.bytes}, {"from", copy.from}, {"to", copy.to}};
+    Json args{{"bytes", copy.bytes}};
+    for (const auto &[key, text] : {std::pair("from", &copy.from), {"to", &copy.to}, {"about", &copy.about}})
+      if (!text->empty())
+        args[key] = *text;
     if (copy.consumer) {
       args["for"] = copy.consumer->str();
       args["location"] = copy.consumer->location;
@@ -146,7 +151,10 @@ Json StepTrace::toJson() {
                       {"pid", 1},
                       {"tid", track},
                       {"args", {{"name", std::string(tracks[track])}}}});
+  MessageTimes messages;
   for (const Span &span : spans_) {
+    if (span.track == "block")
+      messages.addCompute(at(span.begin), at(span.end));
     Json args = Json::object();
     if (!span.program.empty())
       args["program"] = span.program;
@@ -159,6 +167,11 @@ Json StepTrace::toJson() {
                       {"args", std::move(args)}});
   }
   for (Json copy : copies_) {
+    double begin = copy["ts"].get<double>(), end = begin + copy["dur"].get<double>();
+    if (copy["name"] == meetingLabel)
+      messages.addMeeting(begin, end);
+    else if (copy["tid"] == trackId("network"))
+      messages.addMessage(begin, end);
     copy["ts"] = micros(copy["ts"].get<double>() - start);
     copy["dur"] = micros(copy["dur"].get<double>());
     events.push_back(std::move(copy));
@@ -183,7 +196,10 @@ Json StepTrace::toJson() {
                       {"pid", 1},
                       {"ts", micros(at(mark) - start)},
                       {"args", bytes}});
-  return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", {{"device", device_->name()}}}};
+  Json other{{"device", device_->name()}};
+  if (!messages.empty())
+    other["network"] = messages.json(/*perSecond=*/1);
+  return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", std::move(other)}};
 }
 
 void StepTrace::write(const std::filesystem::path &path) {

@@ -13,7 +13,6 @@
 #include "BudgetTrial.h"
 #include "OwnDevice.h"
 #include "SilentConfig.h"
-#include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
@@ -97,8 +96,6 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
   same.isRehearsal = true;
   OwnDevice own(withDram(spec_, std::to_string(std::max<uint64_t>(budgetBytes, 1))));
   const DeviceRef &device = *own;
-  if (same.collectives)
-    same.collectives = same.collectives->onTwin(device);
   try {
     // Watermarks and shares are of all that there is.
     std::shared_ptr<Storage> others;
@@ -106,6 +103,7 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
       others = Storage::allocate(device, Space::DeviceDram, others_, /*alignment=*/1,
                                  device->memory().intern({.value = std::string(othersName)}));
     same.config = configFor(budgetBytes, states);
+    takeRanks(same, device);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
     std::vector<TensorMap> batches = addTwinBatches(session, sizes, step_.options.wires);

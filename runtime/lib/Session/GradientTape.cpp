@@ -59,7 +59,8 @@ void GradientTape::play(Play which, EventSink *events) {
         module.backward(std::move(step.token), given, std::exchange(step.given, {}), events, &step.updated);
     given.clear();
     auto addResult = [&](const std::string &name, ValueId value) {
-      if (auto found = results.find(name); found != results.end() && isTaken(value))
+      // A sink may have taken a gradient.
+      if (auto found = results.find(name); found != results.end() && found->second && isTaken(value))
         add(value, std::move(found->second), events);
     };
     for (size_t p = 0; p < step.parameters.size(); ++p)

@@ -30,7 +30,7 @@ static std::vector<SessionModule> given(std::span<const Module> modules) {
 }
 
 TwinParts twinParts(const StepToPlan &step) {
-  TwinParts parts{.modules = given(step.whole.empty() ? step.modules : step.whole), .options = {}, .batches = 0};
+  TwinParts parts{.modules = given(step.modules), .options = {}, .batches = 0};
   std::vector<const std::vector<Module> *> others;
   for (const std::vector<Module> *modules : step.batches) {
     size_t sizes = 0;
@@ -46,11 +46,19 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.maxGradNorm = step.options.maxGradNorm;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
-  if (!step.whole.empty()) {
+  // Where gradients go to their owners, they are gone in the midst of backward, and parameters are not there before they
+  // are gathered; otherwise what is sent stays where it is.
+  if (step.options.sharding == Sharding::Gradients || step.options.sharding == Sharding::Parameters) {
     parts.options.collectives = step.options.collectives;
     parts.options.sharding = step.options.sharding;
+    parts.options.shards = step.shards;
   }
   return parts;
+}
+
+void takeRanks(SessionOptions &options, const DeviceRef &device) {
+  if (options.collectives)
+    options.collectives = options.collectives->twin(device);
 }
 
 namespace {
@@ -65,7 +73,7 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
-  else
+  else if (options.sharding == Sharding::Parameters)
     options.collectives = nullptr; // nothing could be gathered
   return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
                   std::move(ring), homes);

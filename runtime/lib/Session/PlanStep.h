@@ -19,24 +19,27 @@ struct StepToPlan {
   /// The session's own modules, whose optimizers run.
   const std::vector<Module> &modules;
   const SessionOptions &options;
+  /// The parameters of each rank, of which the modules are one's; null where each has all.
+  std::shared_ptr<const ShardedStates> shards;
   /// The modules that run each micro-batch: `modules`, or the same compiled for other extents.
   std::vector<const std::vector<Module> *> batches;
   /// The bytes of the device that batches hold already.
   uint64_t placedBytes = 0;
-  /// The modules as they were given to a session that gathers parameters, whose twin is one rank of several; else none.
-  std::span<const Module> whole = {};
   /// True if no step has been asked for yet: one batch is a guess.
   bool isBatchCountGuessed = false;
 };
 
 /// The parts that every twin of the session is made of: its modules, and the options that decide
-/// what a step computes. Services, slabs and sinks are the twin's own.
+/// what a step computes and sends. Services, slabs and sinks are the twin's own, and so are the ranks,
+/// which takeRanks() puts in the place of the session's.
 struct TwinParts {
   std::vector<SessionModule> modules;
   SessionOptions options;
   TwinBatches batches;
 };
 TwinParts twinParts(const StepToPlan &step);
+/// Has a twin on `device` send to nobody what the session sends to other ranks.
+void takeRanks(SessionOptions &options, const DeviceRef &device);
 
 /// A plan that was certified for a device that had `room`, beside a ring of so many slots.
 struct PlannedStep {

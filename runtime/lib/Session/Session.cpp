@@ -475,8 +475,10 @@ void Session::State::runBackward() {
   if (sends)
     reduction->beginBackward(modulesNow(), tape, options.events, !residency && !(services && services->wantsPlan()));
   tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
-  if (sends)
+  if (sends) {
+    reduction->putBack();
     reduction->endBackward();
+  }
   squares.assign(modules.size(), Tensor());
   for (size_t m = 0; m < modules.size(); ++m) {
     if (!plans[m].isInBackward)
@@ -527,6 +529,9 @@ double Session::forwardBackward(const TensorMap &batch) {
         throw Error(ErrorCode::InvalidArgument,
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
     s.checkInBackward();
+    if (s.sharesGradients() && s.announced.empty())
+      throw Error(ErrorCode::InvalidArgument, "ranks that have the sums of some gradients alone take whole steps, in whose "
+                                              "last backward the sums are made: give all batches to step()");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       if (calibrationSamples())

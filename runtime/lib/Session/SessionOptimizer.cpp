@@ -199,27 +199,40 @@ std::vector<Tensor> Session::State::optimizerScalars(const Program &program, con
   return scalars;
 }
 
+/// Returns the sum of squares that a module gives: the first has all of them, or is their sum; where it does not, there is
+/// one for each gradient.
+static double squareOf(const DeviceRef &device, const Program *norm, std::span<const Tensor> given) {
+  if (given.empty())
+    return 0;
+  if (given.front().desc().shape.empty())
+    return given.front().item();
+  bool isEach = norm && norm->output(0).name != gradSquaresName;
+  float square = 0; // in f32, in the order of gradients
+  for (const Tensor &each : isEach ? given : given.first(1)) {
+    Tensor host = toHost(each);
+    if (device->hasBytes())
+      square = std::accumulate(host.data<float>(), host.data<float>() + host.elementCount(), square);
+  }
+  return square;
+}
+
 /// Returns the joint norm of the sums that wait, or NaN if no module can compute it.
 double Session::State::gradientNorm() {
-  std::vector<Tensor> norms;
-  for (const OptimizerPlan &plan : plans)
-    if (plan.gradNorm)
-      norms.push_back(submit(device, *plan.gradNorm,
-                             optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, GivesGradients::Others),
-                             options.events)
-                          .front());
-  double square = 0;
-  bool isKnown = !norms.empty();
-  for (const Tensor &each : norms)
-    square += each.item();
-  for (const Tensor &each : squares) {
-    if (!each)
-      continue;
-    isKnown = true;
-    Tensor host = toHost(each);
-    if (device->hasBytes()) // in f32, as a program of its own adds them up
-      square += std::accumulate(host.data<float>(), host.data<float>() + host.elementCount(), 0.0f);
+  std::vector<std::vector<Tensor>> norms(plans.size());
+  bool isKnown = false;
+  for (size_t m = 0; m < plans.size(); ++m) {
+    const OptimizerPlan &plan = plans[m];
+    if (squares.size() > m && squares[m])
+      norms[m] = {squares[m]};
+    else if (plan.gradNorm)
+      norms[m] = submit(device, *plan.gradNorm,
+                        optimizerTensors(*plan.gradNorm, plan.gradNormInputs, 0, 1, GivesGradients::Others),
+                        options.events);
+    isKnown |= plan.gradNorm || !norms[m].empty();
   }
+  double square = sharesGradients() ? squareOverRanks(norms) : 0;
+  for (size_t m = 0; m < norms.size() && !sharesGradients(); ++m)
+    square += squareOf(device, plans[m].gradNorm, norms[m]);
   return isKnown ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
 }
 

@@ -29,9 +29,7 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
 }
 
 StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
-  StepToPlan next{device, modules, options, {}, bytesOn(*device, batches)};
-  if (isGathered())
-    next.whole = wholeModules;
+  StepToPlan next{device, modules, options, shards, {}, bytesOn(*device, batches)};
   for (const Sizes *of : step)
     next.batches.push_back(&modulesOf(of));
   return next;
@@ -67,12 +65,13 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
   bool isRehearsed = hasTwin && services && services->wantsRehearsal();
   KnownStep &here = knownOf(step);
-  // More micro-batches of extents that are known take no more than the first.
+  // More micro-batches of extents that are known take no more than the first, but where sums of gradients wait for the last
+  // to be given to other ranks.
   auto isKnown = [&](const Sizes *of) {
     return std::ranges::any_of(
         known, [&](const KnownStep &other) { return other.checked && std::ranges::count(other.step, of) > 0; });
   };
-  if (!(isChecked || isRehearsed) || (!here.checked && std::ranges::all_of(step, isKnown)))
+  if (!(isChecked || isRehearsed) || (!here.checked && !sharesGradients() && std::ranges::all_of(step, isKnown)))
     return;
   if (!here.checked) {
     requireWhole();

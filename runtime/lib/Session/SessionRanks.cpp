@@ -7,8 +7,9 @@
 //
 // Each rank has all parameters, or gathers them, and batches of its own. Ranks agree on what they train
 // before the first step, and meet three times in each: before it begins, when gradients have
-// been added up, which begins while backward runs, and before the first parameter is written;
-// where parameters are gathered, once more before the first of them. A rank whose step
+// been added up, which begins while backward runs, and before the first parameter is written; between these, too,
+// where each has some gradients alone, for their norm; and before the first block where parameters are gathered. A rank
+// whose step
 // fails says so at the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -107,8 +108,10 @@ Json Session::State::trainedAsJson() const {
     told["how often parameters were set or loaded"] = timesGiven;
   }
   GradientReduction order(options.collectives);
-  order.plan(modules, table);
-  told["the order in which gradients are sent"] = order.messages();
+  order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);
+  Json &messages = told["the order in which gradients are sent"] = Json::array();
+  for (const GradientReduction::Message &message : order.messages())
+    messages.push_back(message.slots);
   told["the norm that gradients are clipped to"] = options.maxGradNorm;
   told["the scale of the loss"] = lossScale();
   told["the number of steps taken"] = step;
@@ -168,7 +171,7 @@ void Session::State::agree() {
     throw;
   }
   reduction.emplace(options.collectives);
-  reduction->plan(modules, table);
+  reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
   hasTold = false;
   hasAgreed = true;
 }
@@ -225,27 +228,42 @@ void Session::State::takeValuesOfRank0() {
 // The meetings of a step
 //===----------------------------------------------------------------------===//
 
+/// The bits of each number in as many letters, so that a message has one length whatever it says.
+static std::string hexOf(const std::vector<float> &numbers) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string hex;
+  for (float number : numbers)
+    for (int shift = 28; shift >= 0; shift -= 4)
+      hex += digits[std::bit_cast<uint32_t>(number) >> shift & 15];
+  return hex;
+}
+
+static std::vector<float> numbersOf(const std::string &hex) {
+  std::vector<float> numbers;
+  for (size_t at = 0; at < hex.size(); at += 8)
+    numbers.push_back(std::bit_cast<float>(uint32_t(std::stoul(hex.substr(at, 8), nullptr, 16))));
+  return numbers;
+}
+
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
   return textOf(Json::array({word.hasFailed, word.isOverflowed, word.holdsGradients, word.wantsToAgree, word.batches,
                              std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
-                             word.why}));
+                             word.why, hexOf(word.squares)}));
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
   return {told[0], told[1], told[2], told[3], told[4], std::bit_cast<double>(told[5].get<uint64_t>()),
-          std::bit_cast<double>(told[6].get<uint64_t>()), told[7].get<std::vector<double>>(), told[8]};
+          std::bit_cast<double>(told[6].get<uint64_t>()), told[7].get<std::vector<double>>(), told[8],
+          numbersOf(told[9])};
 }
 
-/// The meetings of a step by their numbers; that before parameters are gathered is left out where they are not.
-enum : int { BeginMeeting, GatherMeeting, GradientMeeting, UpdateMeeting };
-
 /// Returns the words of all ranks, or throws where one has failed.
-static std::vector<StepWord> meet(Collectives &ranks, int64_t step, int meeting, const StepWord &own) {
-  static constexpr const char *names[] = {"begin", "gathering", "gradients", "update"};
+static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_view meeting, const StepWord &own) {
   std::vector<StepWord> words;
-  for (const std::string &text : ranks.exchange("step " + std::to_string(step) + ", " + names[meeting], textOf(own)))
+  for (const std::string &text :
+       ranks.exchange("step " + std::to_string(step) + ", " + std::string(meeting), textOf(own)))
     words.push_back(wordOf(text));
   for (size_t rank = 0; rank < words.size() && !own.hasFailed; ++rank)
     if (words[rank].hasFailed)
@@ -255,8 +273,18 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, int meeting,
   return words;
 }
 
+/// Returns what the meetings of a step are about, in their order.
+std::span<const std::string_view> Session::State::meetingsOfStep() const {
+  static constexpr std::string_view all[] = {"begin", "gradients", "update"};
+  static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
+  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "update"};
+  if (isGathered())
+    return withGathering;
+  return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
+}
+
 void Session::State::tellFailure(const std::exception &error) noexcept {
-  if (!isShared() || hasTold || meetings > UpdateMeeting)
+  if (!isShared() || hasTold || meetings >= meetingsOfStep().size())
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
@@ -265,9 +293,9 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     if ((known && known->code() == ErrorCode::RankFailed) || gathersMore)
       options.collectives->abandon(error.what());
     else {
-      if (meetings == GradientMeeting && device->hasBytes())
+      if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())
         reduction->sendNothing(device);
-      meet(*options.collectives, step + 1, meetings, {.hasFailed = true, .why = error.what()});
+      meet(*options.collectives, step + 1, meetingsOfStep()[meetings], {.hasFailed = true, .why = error.what()});
     }
   } catch (const std::exception &) { // they are told by their own calls
   }
@@ -275,18 +303,17 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
 
 std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
   hasTold = true; // what fails in a meeting fails on every rank
-  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetings, own);
+  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetingsOfStep()[meetings], own);
   hasTold = false;
-  if (++meetings == GatherMeeting && !isGathered())
-    ++meetings;
+  ++meetings;
   return words;
 }
 
 void Session::State::sendGradients() {
   std::vector<Tensor> sums(table.size());
   std::vector<NewestGradient> newest(table.size());
-  for (const std::vector<size_t> &message : reduction->messages())
-    for (size_t slot : message) {
+  for (const GradientReduction::Message &message : reduction->messages())
+    for (size_t slot : message.slots) {
       if (reduction->wasSent(slot))
         continue;
       Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
@@ -316,7 +343,9 @@ void Session::State::sendGradients() {
   }
   device->wait(reduction->sent());
   for (size_t slot = 0; slot < table.size(); ++slot) {
-    if (newest[slot].item) {
+    if (!reduction->isForThis(slot)) {
+      tape.gradient(GradientTape::ValueId(slot)) = Tensor();
+    } else if (newest[slot].item) {
       if (sums[slot].storage() != newest[slot].tensor.storage())
         copyInto(sums[slot], newest[slot].tensor);
       wait(newest[slot].tensor);

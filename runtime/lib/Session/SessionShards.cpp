@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Each rank updates parameters of its own, and gives their values to the others while the
-// next forward begins. A checkpoint is that of one rank alone: rank 0 writes it, and asks
+// next forward begins. Where it has their gradients alone, too, the norm of all is made of
+// the squares that each rank tells. A checkpoint is that of one rank alone: rank 0 writes it, and asks
 // for the states that others have one by one.
 //
 //===----------------------------------------------------------------------===//
@@ -25,10 +26,59 @@ void Session::State::shareOptimizers() {
   auto updatesElsewhere = [](const Module &module) { return module.updatesInBackward() || module.updatesInForward(); };
   if (!isSharded() || std::ranges::any_of(modules, updatesElsewhere)) // which is refused
     return;
-  shards.emplace(modules, table, options.collectives->ranks());
-  wholeModules = modules;
+  if (options.shards) { // the modules are shares
+    shards = options.shards;
+    return;
+  }
+  shards = std::make_shared<ShardedStates>(modules, table, options.collectives->ranks());
   for (size_t m = 0; m < modules.size(); ++m)
-    modules[m] = shards->shareOf(modules[m], m, table, options.collectives->rank());
+    modules[m] = shards->shareOf(modules[m], m, table, options.collectives->rank(), options.sharding);
+}
+
+//===----------------------------------------------------------------------===//
+// The norm
+//===----------------------------------------------------------------------===//
+
+/// Returns the values of tensors of one f32 each, in their order. They come together, as each alone is hardly worth the way.
+static std::vector<float> bringScalars(const DeviceRef &device, std::span<const Tensor> scalars) {
+  if (scalars.empty())
+    return {};
+  constexpr uint64_t step = 64; // places where a copy may begin
+  Tensor host = Tensor::onHost(device, {int64_t(scalars.size() * step / sizeof(float))}, ElementType::f32);
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    auto place = std::make_shared<TensorDesc>(scalars[i].desc().shape, ElementType::f32);
+    place->layout.space = host.desc().layout.space;
+    place->layout.offset = host.desc().layout.offset + i * step;
+    copyInto(scalars[i], Tensor::in(host.storage(), std::move(place)));
+  }
+  wait(host);
+  std::vector<float> values(scalars.size());
+  for (size_t i = 0; i < values.size() && device->hasBytes(); ++i)
+    values[i] = host.data<float>()[i * step / sizeof(float)];
+  return values;
+}
+
+double Session::State::squareOverRanks(const std::vector<std::vector<Tensor>> &norms) {
+  int rank = options.collectives->rank();
+  std::vector<Tensor> scalars;
+  for (const std::vector<Tensor> &each : norms)
+    scalars.insert(scalars.end(), each.begin(), each.end());
+  std::vector<float> own = bringScalars(device, scalars);
+  StepWord word;
+  size_t next = 0;
+  for (const std::vector<size_t> &slots : shards->squares())
+    for (size_t slot : slots)
+      word.squares.push_back(shards->rankOf(slot) == rank ? own.at(next++) : 0);
+  std::vector<StepWord> words = meetOnce(word);
+  double square = 0;
+  size_t at = 0;
+  for (const std::vector<size_t> &slots : shards->squares()) {
+    float sum = 0; // in f32 and in this order, as those of one rank are added up
+    for (size_t slot : slots)
+      sum += words[size_t(shards->rankOf(slot))].squares.at(at++);
+    square += sum;
+  }
+  return square;
 }
 
 //===----------------------------------------------------------------------===//
@@ -67,7 +117,9 @@ messagesOf(const ParameterTable &table, const ShardedStates &shards, int ranks, 
 }
 
 void Session::State::shareUpdates(int64_t number) {
-  if (!shards)
+  // A plan has parameters on the device when a step begins, and finds out in its step which have come home instead.
+  bool isTwin = shards == options.shards;
+  if (!shards || isTwin)
     return;
   Collectives &ranks = *options.collectives;
   auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };

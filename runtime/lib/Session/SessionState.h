@@ -40,6 +40,8 @@ struct StepWord {
   double lossSum = 0, gradNorm = 0;
   std::vector<double> rates;
   std::string why;
+  /// The squares of gradients in the order of ShardedStates::squares(), 0 for those of other ranks.
+  std::vector<float> squares;
 };
 
 struct Session::State {
@@ -141,6 +143,8 @@ struct Session::State {
   /// Gives up a step that cannot be finished.
   void abort();
   double gradientNorm();
+  /// Returns what norms of some gradients each come to over all ranks, added up as those of one rank.
+  double squareOverRanks(const std::vector<std::vector<Tensor>> &norms);
   /// The memory with the newest value of a gradient: its own, or where its home is on the host, the device's copy if there
   /// is one, in which a plan counts on it. `item` is null for one without a home.
   struct NewestGradient {
@@ -204,12 +208,12 @@ struct Session::State {
   std::optional<Error> lateFailure;
   /// How often values came from outside. A rank alone that was given some would have them of another model.
   int64_t timesGiven = 0;
+  /// Returns true if each of them has the sums of some gradients alone.
+  bool sharesGradients() const { return shards && options.sharding == Sharding::Gradients; }
   /// Throws Unsupported for what several ranks cannot do yet.
   void checkCanBeShared() const;
   /// Leaves the updates of this rank's parameters in the modules, and no others.
   void shareOptimizers();
-  /// The modules as they were given, where those of the session have a part of their optimizers.
-  std::vector<Module> wholeModules;
   /// Gives every rank the parameters that others have updated. Throws StateTorn.
   void shareUpdates(int64_t number);
   /// Writes, on rank 0, what `make` returns of this rank with the states of the others, which send them. Throws RankFailed
@@ -239,7 +243,7 @@ struct Session::State {
   void tellFailure(const std::exception &error) noexcept;
   bool hasAgreed = false, hasTold = false;
   /// The parameters of each rank; nothing where every rank updates all.
-  std::optional<ShardedStates> shards;
+  std::shared_ptr<const ShardedStates> shards;
   /// The programs of the modules as they were compiled, for other ranks to compare.
   Json compiledPrograms;
   /// The gradients on their way to other ranks; nothing where there are none.
@@ -247,8 +251,9 @@ struct Session::State {
   /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
   /// since, it is agreed on what is trained.
   void beginShared(size_t batches);
-  /// The meetings that the step under way has had.
-  int meetings = 0;
+  /// The meetings that the step under way has had, and what those of a step are about.
+  size_t meetings = 0;
+  std::span<const std::string_view> meetingsOfStep() const;
 
   /// The session as Selective Precision sees it.
   struct Host;

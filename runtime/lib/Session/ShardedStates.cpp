@@ -15,7 +15,7 @@
 namespace segue::inline runtime {
 
 std::string_view name(Sharding sharding) {
-  static constexpr std::string_view names[] = {"ddp", "zero1", "zero3"};
+  static constexpr std::string_view names[] = {"ddp", "zero1", "zero2", "zero3"};
   return names[uint8_t(sharding)];
 }
 
@@ -38,6 +38,10 @@ ShardedStates::ShardedStates(std::span<const Module> modules, const ParameterTab
   std::iota(first.begin(), first.end(), 0);
   for (size_t m = 0; m < modules.size(); ++m) {
     OptimizerPlan plan = planOptimizer(modules[m], m, table);
+    std::vector<size_t> &squares = squares_.emplace_back();
+    for (const OptimizerValue &input : plan.gradNormInputs)
+      if (input.feed == Feed::Gradient)
+        squares.push_back(input.slot);
     for (size_t i = 0; i < plan.optimizerInputs.size(); ++i) {
       const OptimizerValue &input = plan.optimizerInputs[i];
       if (input.feed != Feed::State && input.feed != Feed::Parameter)
@@ -79,12 +83,22 @@ ShardedStates::ShardedStates(std::span<const Module> modules, const ParameterTab
     states_.at(key).rank = rankOf_[slot];
 }
 
-Module ShardedStates::shareOf(const Module &module, size_t index, const ParameterTable &table, int rank) const {
-  if (!module.find("optimizer"))
-    return module;
-  Binary share = module.binary().slice("optimizer", [&](const Value &output) {
-    return rankOf_[table.slotOf(index, output.role == Role::Parameter ? output.name : output.of)] == rank;
-  });
+Module ShardedStates::shareOf(const Module &module, size_t index, const ParameterTable &table, int rank,
+                              Sharding sharding) const {
+  auto isOwn = [&](std::string_view parameter) { return rankOf_[table.slotOf(index, std::string(parameter))] == rank; };
+  Binary share = module.binary();
+  if (module.find("optimizer"))
+    share = share.slice("optimizer", [&](const Value &output) {
+      return isOwn(output.role == Role::Parameter ? output.name : output.of);
+    });
+  const Program *norm = sharding == Sharding::Gradients ? module.find("grad_norm") : nullptr;
+  if (norm && !norm->outputs().empty() && norm->output(0).desc().shape.empty())
+    throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" was compiled before each gradient had a square of "
+                                        "its own, which ranks that keep some gradients alone need; compile it again");
+  if (norm)
+    share = share.slice("grad_norm", [&](const Value &output) {
+      return output.name.size() > gradSquaresName.size() && isOwn(output.name.substr(gradSquaresName.size() + 1));
+    });
   return Module(module.device(), std::move(share), module.name());
 }
 

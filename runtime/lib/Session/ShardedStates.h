@@ -7,7 +7,9 @@
 //
 // Where optimizer states are sharded, each trained parameter has one rank that has its
 // states and makes its updates: the optimizers of this rank's modules are sliced to those
-// of its own parameters. All ranks come to the same shares, as they train the same.
+// of its own parameters. Where gradients are, too, it alone has the sum of the gradient, and
+// the programs of the norm are sliced in the same way. All ranks come to the same shares, as
+// they train the same.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,6 +17,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
 
 #include "ParameterTable.h"
+#include "segue/runtime/Session/Session.h"
 #include <map>
 
 namespace segue::inline runtime {
@@ -26,8 +29,11 @@ public:
 
   /// Returns the rank that updates a trained parameter.
   int rankOf(size_t slot) const { return rankOf_[slot]; }
-  /// Returns a module of these whose optimizer updates the parameters of `rank` alone.
-  Module shareOf(const Module &module, size_t index, const ParameterTable &table, int rank) const;
+  /// Returns a module of these whose optimizer updates the parameters of `rank` alone, and with Sharding::Gradients whose
+  /// norm is that of their gradients.
+  Module shareOf(const Module &module, size_t index, const ParameterTable &table, int rank, Sharding sharding) const;
+  /// Returns for each module the slots of the gradients whose squares its norm adds up, in this order.
+  const std::vector<std::vector<size_t>> &squares() const { return squares_; }
 
   /// A State has its description and the rank that has it.
   struct State {
@@ -39,6 +45,7 @@ public:
 
 private:
   std::vector<int> rankOf_;
+  std::vector<std::vector<size_t>> squares_;
   std::map<std::string, State> states_;
 };
 

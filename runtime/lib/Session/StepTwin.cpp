@@ -10,7 +10,7 @@
 #include "../Drivers/Drivers.h"
 #include "../Program/LackOfMemory.h"
 #include "OwnDevice.h"
-#include "segue/runtime/Collectives/Collectives.h"
+#include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/PlannedResidency.h"
@@ -276,8 +276,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
     : StepTwin(spec) {
   State &state = *state_;
   options.events = &state.sink;
-  if (options.collectives)
-    options.collectives = options.collectives->onTwin(state.device);
+  takeRanks(options, state.device);
   if (homes == Homes::Host)
     options.residency = &state.planned->residency();
   if (weights) {

@@ -418,8 +418,7 @@ std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &
   record->bytes = step.bytes;
   record->queue = segue::name(queue);
   record->consumer = options.consumer;
-  std::lock_guard lock(traceMutex);
-  trace.push_back(record);
+  engine.addToTrace(record);
   return record;
 }
 

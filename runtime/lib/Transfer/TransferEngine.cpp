@@ -325,6 +325,11 @@ StitchTelemetry TransferEngine::record(int64_t step) {
   return line;
 }
 
+void TransferEngine::addToTrace(std::shared_ptr<CopyRecord> record) {
+  std::lock_guard lock(impl_->traceMutex);
+  impl_->trace.push_back(std::move(record));
+}
+
 std::vector<CopyRecord> TransferEngine::takeTrace() {
   std::vector<std::shared_ptr<CopyRecord>> kept;
   {

@@ -77,6 +77,28 @@ TEST_P(CollectivesTest, SumsAreThoseOfAllRanks) {
                 nothing(ranks));
 }
 
+TEST_P(CollectivesTest, ASumIsThatOfOneRank) {
+  for (int ranks : {1, 2, 3, 4})
+    for (bool inOrder : {false, true})
+      EXPECT_EQ(run(
+                    ranks,
+                    [&](Rank &rank) {
+                      for (int root = 0; root < ranks; ++root) {
+                        std::vector<Tensor> tensors;
+                        for (int64_t count : {0, 1, 700, 3, 1024, 5})
+                          tensors.push_back(filled(rank.device, count, rank.number(),
+                                                   count == 3 ? Space::Host : Space::DeviceDram));
+                        rank.device->wait(rank.together->reduce(tensors, root));
+                        if (root != rank.number()) // there is nothing to be said of what it has
+                          continue;
+                        for (const Tensor &tensor : tensors)
+                          EXPECT_EQ(read(tensor), sums(ranks, int64_t(tensor.elementCount())));
+                      }
+                    },
+                    {.seed = 6}, {.bucketBytes = 3000, .addsInOrder = inOrder}),
+                nothing(ranks));
+}
+
 TEST_P(CollectivesTest, PartsAreSummedAndGathered) {
   EXPECT_EQ(run(3,
                 [](Rank &rank) {
@@ -175,10 +197,75 @@ TEST_P(CollectivesTest, WhatDoesNotFitIsRefused) {
                   refused([&] { rank.together->allReduce(std::span(&codes, 1)); }, "has to be dense and of f32");
                   refused([&] { rank.together->reduceScatter(other, floats); }, "the part of a rank is");
                   refused([&] { rank.together->broadcast(std::span(&floats, 1), 1); }, "there is no rank 1");
+                  refused([&] { rank.together->reduce(std::span(&floats, 1), -1); }, "there is no rank -1");
                   Tensor none;
                   refused([&] { rank.together->send(none, 0); }, "a tensor is null");
                 }),
             nothing(1));
+}
+
+/// The most bytes that messages have taken of a space, in any phase.
+static uint64_t messageBytes(const DeviceRef &device, Space space) {
+  uint64_t bytes = 0;
+  for (const MemoryHolder &holder : device->memory().holders(space))
+    bytes += holder.owner.value == messageOwner ? holder.peakBytes : 0;
+  return bytes;
+}
+
+// However many messages are given ahead, they take so much of the host's memory, and who gives them waits for none of
+// them; one that is larger than that has no other beside it.
+TEST(Collectives, MessagesUnderWayTakeABoundedPartOfMemory) {
+  struct Case {
+    const char *device;
+    std::vector<int64_t> counts;
+    uint64_t bytes;
+  };
+  std::vector<int64_t> many;
+  for (int64_t i = 0; i < 40; ++i)
+    many.push_back(100 + 37 * i % 900); // of 40 KiB in all, in messages of 4 KB at most
+  std::vector<int64_t> withLarge = many;
+  for (size_t at : {0, 7, 30})
+    withLarge.insert(withLarge.begin() + long(at), 6000);
+  const char *hostile = "sim:dram=1MiB,pinned=256KiB,adversarial=11";
+  for (const auto &[device, counts, bytes] :
+       {Case{"sim:dram=1MiB,pinned=256KiB,link=1GB/s,latency=5us", many, 3 * 4096},
+        Case{"sim:streams,dram=1MiB,pinned=256KiB,adversarial=9", many, 3 * 4096},
+        Case{"sim:dram=1MiB,pinned=256KiB,link=1GB/s,latency=5us", withLarge, 24000}, Case{hostile, withLarge, 24000},
+        Case{"cpu:threads=1", many, 3 * 4096}, Case{"sim:dram=1MiB,pinned=0,adversarial=10", withLarge, 24000}}) {
+    SCOPED_TRACE(device);
+    std::promise<void> given;
+    std::shared_future<void> isGiven = given.get_future().share();
+    // An adversary runs what it likes on the thread of the caller; memory of the system is not given out in its use.
+    DeviceRef like = Device::open(device);
+    bool isPinned = like->memory().budget(Space::HostPinned) >= bytes;
+    bool isBeside = isPinned && !like->runsInline() && like->name().find("adversarial") == std::string::npos;
+    EXPECT_EQ(onRanks(
+                  2, device,
+                  [&](Rank &rank) {
+                    std::vector<Tensor> tensors;
+                    for (int64_t count : counts)
+                      tensors.push_back(filled(rank.device, count, rank.number()));
+                    if (rank.number() == 1 && isBeside)
+                      isGiven.wait();
+                    Fence fence = rank.together->allReduce(tensors);
+                    if (rank.number() == 0 && isBeside) {
+                      EXPECT_FALSE(rank.device->isDone(fence));
+                      given.set_value();
+                    }
+                    rank.device->wait(fence);
+                    for (const Tensor &tensor : tensors)
+                      EXPECT_EQ(read(tensor), sums(2, int64_t(tensor.elementCount())));
+                    uint64_t peak = rank.together->messagePeakBytes();
+                    EXPECT_LE(peak, bytes);
+                    EXPECT_GT(peak, 2 * 4096u);
+                    EXPECT_EQ(messageBytes(rank.device, isPinned ? Space::HostPinned : Space::Host), peak);
+                    EXPECT_EQ(messageBytes(rank.device, isPinned ? Space::Host : Space::HostPinned), 0u);
+                    rank.together->exchange("a meeting", "");
+                    EXPECT_EQ(rank.device->memory().liveBytes(Space::HostPinned), 0u);
+                  },
+                  {.seed = 6, .timeoutSeconds = 5}, {.bucketBytes = 4096, .bucketsUnderWay = 3}),
+              nothing(2));
+  }
 }
 
 // An operation is beside what the rank computes: on a device that does all else at once, too.

@@ -66,7 +66,7 @@ public:
     addLaunch(program_, index, std::move(args), whole ? 1 : moduleWidth);
   }
 
-  static inline const Shape vector{moduleWidth}, scalar{};
+  static inline const Shape vector{moduleWidth}, scalar{}, one{1};
 
 private:
   static uint64_t bytes(const Shape &shape, schema::ElementType element) {
@@ -110,14 +110,11 @@ static void writeOptimizer(TestFile &file, const std::vector<std::string> &param
   std::vector<uint32_t> gradients;
   for (const std::string &name : parameters)
     gradients.push_back(p.input("grad." + name, schema::Role::gradient, name));
-  uint32_t sum = p.output("grad_norm_sq", schema::Role::output, "", ProgramWriter::scalar);
-  if (gradients.size() == 1)
-    return p.launch("square_sum", {gradients[0], sum}, true);
-  uint32_t first = p.temporary(), second = p.temporary(), all = p.temporary();
-  p.launch("mul", {gradients[0], gradients[0], first});
-  p.launch("mul", {gradients[1], gradients[1], second});
-  p.launch("add", {first, second, all});
-  p.launch("vector_sum", {all, sum}, true);
+  // One square for each gradient, by itself.
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    uint32_t square = p.output("grad_norm_squares." + parameters[i], schema::Role::output, "", ProgramWriter::one);
+    p.launch("square_sum", {gradients[i], square}, true);
+  }
 }
 
 static Binary finish(TestFile &file, const std::string &name) { return Binary::fromMemory(file.serialize(), {}, name); }

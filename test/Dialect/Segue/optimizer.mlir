@@ -63,17 +63,21 @@
 // PLAIN-NOT: segue.select
 
 // Gradients of parameters alone, in f32, rows first, in the blocks of the
-// parameters.
+// parameters: their squares together, and each by itself.
 // CHECK-LABEL: func.func @grad_norm
 // CHECK-SAME: (%[[GW:[a-z0-9]+]]: tensor<2x3xbf16> {segue.name = "grad.w", segue.of = "w", segue.role = #segue.role<gradient>},
-// CHECK-SAME: %[[GB:[a-z0-9]+]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<f32> {segue.name = "grad_norm_sq", segue.role = #segue.role<output>}) {
+// CHECK-SAME: %[[GB:[a-z0-9]+]]: tensor<3xbf16> {segue.name = "grad.b", {{[^}]*}}}) -> (tensor<2xf32> {segue.name = "grad_norm_squares", segue.role = #segue.role<output>},
+// CHECK-SAME: tensor<1xf32> {segue.name = "grad_norm_squares.w", segue.role = #segue.role<output>},
+// CHECK-SAME: tensor<1xf32> {segue.name = "grad_norm_squares.b", segue.role = #segue.role<output>}) {
 // CHECK: %[[WIDE:.*]] = segue.cast %[[GW]] {segue.block = "head"} : tensor<2x3xbf16> -> tensor<2x3xf32>
 // CHECK: %[[SQUARE:.*]] = segue.mul %[[WIDE]], %[[WIDE]]
 // CHECK: %[[ROWS:.*]] = segue.reduce sum %[[SQUARE]] dims [1]
 // CHECK: %[[A:.*]] = segue.reduce sum %[[ROWS]] dims [0] {segue.block = "head"} : tensor<2xf32> -> tensor<f32>
-// CHECK: %[[B:.*]] = segue.reduce sum %{{.*}} dims [0] : tensor<3xf32> -> tensor<f32>
-// CHECK: %[[SUM:.*]] = segue.add %[[A]], %[[B]] : tensor<f32>
-// CHECK: return %[[SUM]]
+// CHECK: %[[W:.*]] = segue.reshape %[[A]] {segue.block = "head"} : tensor<f32> -> tensor<1xf32>
+// CHECK: %[[SUM:.*]] = segue.reduce sum %{{.*}} dims [0] : tensor<3xf32> -> tensor<f32>
+// CHECK: %[[B:.*]] = segue.reshape %[[SUM]]
+// CHECK: %[[ALL:.*]] = segue.concat %[[W]], %[[B]] dim 0 : tensor<1xf32>, tensor<1xf32> -> tensor<2xf32>
+// CHECK: return %[[ALL]], %[[W]], %[[B]]
 func.func @forward(%x: tensor<4x2xbf16> {segue.name = "x", segue.role = #segue.role<input>},
                    %w: tensor<2x3xbf16> {segue.name = "w", segue.role = #segue.role<parameter>},
                    %b: tensor<3xbf16> {segue.name = "b", segue.role = #segue.role<parameter>, segue.rate_group = 2 : i64, segue.weight_decay = 0.0 : f64},

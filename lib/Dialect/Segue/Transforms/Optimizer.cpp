@@ -111,6 +111,8 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
   return trained;
 }
 
+/// The sums of squares of gradients, together first, for whoever has all of them; then each by itself, of which a rank
+/// takes those of its own gradients.
 static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters) {
   FunctionWriter writer(module, SegueDialect::kGradNorm);
   OpBuilder &b = writer.builder;
@@ -118,18 +120,20 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
   for (const TrainedParameter &parameter : parameters)
     gradients.push_back(writer.addArgument(parameter.type, parameter.loc, (kGradientPrefix + parameter.name).str(),
                                            Role::Gradient, parameter.name));
-  Value total;
+  SmallVector<Value> sums;
   BlockTagger tagger;
   b.setListener(&tagger);
   for (auto [parameter, gradient] : llvm::zip_equal(parameters, gradients)) {
     tagger.block = parameter.block; // gradients come and go with their block, as in the optimizer
     Value sum = sumOfSquares(b, parameter.loc, gradient);
-    total = total ? Value(AddOp::create(b, parameter.loc, total, sum)) : sum;
+    sums.push_back(ReshapeOp::create(b, parameter.loc, RankedTensorType::get({1}, b.getF32Type()), sum));
   }
   b.setListener(nullptr);
-  if (!total)
-    total = ConstantOp::create(b, module.getLoc(), RankedTensorType::get({}, b.getF32Type()), 0.0);
-  writer.addResult(total, "grad_norm_sq", Role::Output);
+  Value all = sums.empty() ? Value(ConstantOp::create(b, module.getLoc(), RankedTensorType::get({1}, b.getF32Type()), 0.0))
+                           : Value(ConcatOp::create(b, module.getLoc(), sums, 0));
+  writer.addResult(all, kGradSquares, Role::Output);
+  for (auto [parameter, sum] : llvm::zip_equal(parameters, sums))
+    writer.addResult(sum, (kGradSquares + "." + parameter.name).str(), Role::Output);
   writer.finish();
 }
 

@@ -101,6 +101,20 @@ static int allReduce(float *data, int64_t count, double seconds, char *why) {
   return 0;
 }
 
+static int reduce(float *data, int64_t count, int root, double seconds, char *why) {
+  int rank;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  for (int64_t at = 0; at < count || at == 0; at += mostElements) {
+    MPI_Request request;
+    int64_t left = count - at, part = left < mostElements ? left : mostElements;
+    void *from = rank == root ? MPI_IN_PLACE : (void *)(data + at);
+    if (await(MPI_Ireduce(from, data + at, (int)part, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD, &request), &request,
+              "MPI_Ireduce", seconds, why))
+      return 1;
+  }
+  return 0;
+}
+
 static int reduceScatter(const float *whole, float *part, int64_t count, double seconds, char *why) {
   MPI_Request request;
   return tooLarge(count, "MPI_Ireduce_scatter_block", why) ||
@@ -141,7 +155,7 @@ static int receive(void *data, uint64_t bytes, int from, double seconds, char *w
 }
 
 __attribute__((visibility("default"))) const struct SegueMpi *segueMpi(void) {
-  static const struct SegueMpi calls = {start,     finish,    abandon, allReduce, reduceScatter,
-                                        allGather, broadcast, sendTo,  receive};
+  static const struct SegueMpi calls = {start,         finish,    abandon,   allReduce, reduce,
+                                        reduceScatter, allGather, broadcast, sendTo,    receive};
   return &calls;
 }

@@ -33,6 +33,7 @@ struct SegueMpi {
   /** Ends all ranks, with a message. Does not return. */
   void (*abandon)(const char *why);
   int (*allReduce)(float *data, int64_t count, double seconds, char *why);
+  int (*reduce)(float *data, int64_t count, int root, double seconds, char *why);
   int (*reduceScatter)(const float *whole, float *part, int64_t count, double seconds, char *why);
   int (*allGather)(const void *part, void *whole, uint64_t bytes, double seconds, char *why);
   int (*broadcast)(void *data, uint64_t bytes, int root, double seconds, char *why);

@@ -29,6 +29,9 @@ public:
   void allReduce(float *data, int64_t count) override {
     call([&](char *why) { return mpi_.allReduce(data, count, seconds_, why); });
   }
+  void reduce(float *data, int64_t count, int root) override {
+    call([&](char *why) { return mpi_.reduce(data, count, root, seconds_, why); });
+  }
   void reduceScatter(const float *whole, float *part, int64_t count) override {
     call([&](char *why) { return mpi_.reduceScatter(whole, part, count, seconds_, why); });
   }

@@ -219,6 +219,7 @@ void PlannedActor::on(const event::Restore &restore) {
 void PlannedActor::on(const event::StepAbort &) {
   context_.device->memory().endPlannedStep();
   planned_.forget();
+  beginAgain(); // what the step had brought lies where the next one has no room for it
   clock_.abortStep();
   write(/*aborted=*/true);
 }

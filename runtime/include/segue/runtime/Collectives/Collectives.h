@@ -26,6 +26,7 @@
 #define SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H
 
 #include "segue/runtime/Tensor/Tensor.h"
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,10 +42,15 @@ public:
   virtual int ranks() const = 0;
   /// Returns the bytes of a message that are worth its cost.
   virtual uint64_t bucketBytes() const = 0;
+  /// Returns the most bytes of the host's memory that messages have taken at once.
+  virtual uint64_t messagePeakBytes() const = 0;
 
   /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
   /// given at once go in few messages.
   virtual Fence allReduce(std::span<const Tensor> tensors) = 0;
+  /// Puts that sum in place of the tensors of rank `root`. What the others have there is undefined then, as the call may
+  /// have used it to add in.
+  virtual Fence reduce(std::span<const Tensor> tensors, int root) = 0;
   /// Puts what rank `root` has in place of each tensor, which is dense.
   virtual Fence broadcast(std::span<const Tensor> tensors, int root) = 0;
   /// Writes to `part` this rank's part of the sum of `whole`, which is not changed. `whole` has `ranks()` times the
@@ -60,9 +66,9 @@ public:
   /// are: where ranks are at different things, each throws RankFailed with what they are at.
   virtual std::vector<std::string> exchange(std::string_view what, std::string_view message) = 0;
 
-  /// Returns the same ranks as they are for the twin of the device, which has no bytes: they reach nobody, and messages
-  /// take memory and no time.
-  virtual std::shared_ptr<Collectives> onTwin(DeviceRef twin) const = 0;
+  /// Returns operations of the same rank on `device`, of virtual time, that reach nobody and take none: their messages
+  /// take the memory that they would take, and the links of the device. Throws InvalidArgument for another device.
+  virtual std::shared_ptr<Collectives> twin(DeviceRef device) const = 0;
 
   /// Ends the group, as this rank cannot go on with what others wait for: their calls end, too. `why` is said to
   /// them, where the transport can. Throws nothing.

@@ -40,6 +40,8 @@ struct RingTraffic {
   /// The bytes go from rank to rank in pieces, one piece behind the other (the pipeline of the same paper): each rank
   /// but the last sends all of them, and the first piece is there after N - 1 messages.
   static RingTraffic broadcast(uint64_t bytes, int ranks);
+  /// A sum for one rank goes the way of a broadcast back, and is added to on it.
+  static RingTraffic reduction(uint64_t bytes, int ranks) { return broadcast(bytes, ranks); }
   /// A tensor goes to one rank as one message.
   static RingTraffic toOne(uint64_t bytes) { return {1, bytes}; }
 

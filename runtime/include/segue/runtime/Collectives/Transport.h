@@ -37,6 +37,8 @@ public:
   /// Puts the sum over ranks in place of `count` floats. All ranks get the same bits; the order of the addition is
   /// the library's.
   virtual void allReduce(float *data, int64_t count) = 0;
+  /// Puts that sum in place of the floats of rank `root`; what the others have there is undefined then.
+  virtual void reduce(float *data, int64_t count, int root) = 0;
   /// Writes to `part`, of `count` floats, this rank's part of the sum of `whole`.
   virtual void reduceScatter(const float *whole, float *part, int64_t count) = 0;
   /// Writes the parts of all ranks, of `bytes` each, to `whole`, in their order.
@@ -53,6 +55,9 @@ public:
 struct CollectiveOptions {
   /// Tensors that are given together travel in messages of about so many bytes.
   uint64_t bucketBytes = 25 << 20;
+  /// Messages that are under way at once take the host's memory of so many such messages, or of one that is larger;
+  /// the next ones get it when older ones have arrived. Three are brought, sent and taken back beside each other.
+  uint64_t bucketsUnderWay = 4;
   /// Adds in the order of ranks, whatever the transport would do, so that sums have the bits of adding one after the
   /// other; takes memory for the parts of all ranks, and that much traffic. For tests of three ranks and more.
   bool addsInOrder = false;

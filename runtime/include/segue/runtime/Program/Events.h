@@ -142,6 +142,7 @@ struct BlockResult {
 /// Output `output`, a gradient, has its final value once queued work is done: the last
 /// block that touches it has ended, after its BlockEnd. A sink may put another tensor of
 /// the same shape and element type in the place of `value`; the program returns that one.
+/// It may take the value and leave none: then the program returns none.
 /// There is no such event for a gradient that is touched outside of blocks.
 struct Output {
   const Program &program;

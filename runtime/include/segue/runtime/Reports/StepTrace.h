@@ -7,8 +7,10 @@
 //
 // An EventSink that writes what a session does as a trace that chrome://tracing
 // and ui.perfetto.dev open: phases, blocks, one track per queue with every copy
-// (from which layout to which, for which program, where in the source), and the
-// live bytes of each space.
+// (from which layout to which, for which program, where in the source) and every
+// message to other ranks, and the live bytes of each space. Where there are ranks,
+// `otherData.network` says how long messages take, and how much of it the device
+// computes: while its compute queue is in a block.
 //
 //   StepTrace trace(device);
 //   Session session(device, modules, {.events = &trace});

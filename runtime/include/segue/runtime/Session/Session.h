@@ -79,19 +79,23 @@ struct ParameterRef {
   std::string module, name;
 };
 
+class ShardedStates;
+
 /// A Sharding says what each rank has a piece of, and not all.
 enum class Sharding : int8_t {
   None = 0,
   /// The states of optimizers: each rank has those of some parameters, makes their updates, and sends the others their
   /// values (ZeRO's first stage).
   States = 1,
-  /// These, and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's
-  /// ring, with their block, in forward and in backward (ZeRO's third stage, FSDP). Parameters that come with no block
-  /// stay on every rank.
-  Parameters = 2
+  /// And gradients: the sum of one is made where the parameter is updated, and nobody else keeps any (the second stage).
+  Gradients = 2,
+  /// States and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's
+  /// ring, with their block, in forward and in backward (the third stage, FSDP). Parameters that come with no block, and
+  /// gradients, stay on every rank.
+  Parameters = 3
 };
-inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Parameters};
-/// Returns the name that users give, "ddp", "zero1" or "zero3".
+inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters};
+/// Returns the name that users give: "ddp", "zero1", "zero2", "zero3".
 std::string_view name(Sharding sharding);
 /// Reads such a name. Throws InvalidArgument, naming those that there are.
 Sharding parseSharding(const std::string &text);
@@ -141,6 +145,8 @@ struct SessionOptions {
   Residency *residency = nullptr;
   /// Brings parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
+  /// Of a twin: the shares that its modules have been sliced to already. `collectives` are its own (Collectives::twin).
+  std::shared_ptr<const ShardedStates> shards;
   /// True if this session is a twin on which another one tries its first steps. A session
   /// does so where the device's budget may be too small for them, and throws
   /// BudgetInfeasible before them if it is.

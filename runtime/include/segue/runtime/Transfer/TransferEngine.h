@@ -140,9 +140,11 @@ public:
   virtual void complete(uint64_t token, uint64_t bytes, double seconds, bool succeeded) = 0;
 };
 
-/// One step of one transfer, kept where `trace_copies` is on.
+/// One step of one transfer, or one message between ranks (queue "network"), kept where `trace_copies` is on.
 struct CopyRecord {
   std::string from, to, hop;
+  /// What ranks meet for.
+  std::string about;
   uint64_t bytes = 0;
   std::string_view queue;
   /// The time by the device's clock at which the work began, and the seconds that it took.
@@ -228,6 +230,9 @@ public:
   /// Returns the line of `stitch_telemetry.jsonl`
   /// for what was counted since the line before.
   StitchTelemetry record(int64_t step);
+  /// Adds what somebody else brings to the trace; its times are written before the device is drained. Call it where
+  /// `trace_copies` is on.
+  void addToTrace(std::shared_ptr<CopyRecord> record);
   /// Returns the copies since the last call; empty unless `trace_copies`.
   std::vector<CopyRecord> takeTrace();
 
