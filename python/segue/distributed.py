@@ -265,7 +265,7 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
         return Ranks()
     if how in _NOT_YET:
         raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1" and "zero2", where each has the '
-                               "optimizer states of some parameters, or their gradients, too")
+                               'optimizer states of some parameters, or their gradients, too. segue-run and C++ have "zero3", too')
     if how not in _STRATEGIES:
         raise InvalidArgumentError(f'distributed is {how!r}; there are {", ".join(_STRATEGIES)}')
     if bucket_mb is not None and not bucket_mb > 0:

@@ -104,7 +104,7 @@ def test_two_ranks_are_one_with_two_batches(gpt, mode, tmp_path):
         assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 def test_three_ranks_that_add_in_order(gpt, strategy):
     assert steps_of(ranks(gpt, 3, command("--ranks", "mpi", "--strategy", strategy, "--add-in-order"))) == steps_of(run(gpt, command("--accumulate", 3)))
 
@@ -141,6 +141,21 @@ def test_checkpoints_with_a_file_of_each_rank(gpt, strategy, tmp_path):
     disk = ["--budget", "1MiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB"]
     assert steps_of(run(gpt, [*alone, *disk, "--resume", folder, "--save", folder, "--save-every", "1"])) == expected
     assert len(os.listdir(folder)) == 2
+
+
+@pytest.mark.parametrize("device, budget", [("cpu:threads=1", None), ("sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1", None), ("cpu:threads=1", "1MiB")])
+def test_parameters_that_are_shared_out(gpt, device, budget, tmp_path):
+    """The steps and files of one rank, whose parameters each rank has half of, within a budget too; and any number of ranks goes on from them."""
+    more = ["--budget", budget, "--spill-dir", tmp_path, "--spill-capacity", "64MiB"] if budget else []
+    one = run(gpt, command("--accumulate", 2, "--save", tmp_path / "one.safetensors"))
+    two = ranks(gpt, 2, command("--ranks", "mpi", "--strategy", "zero3", "--save", tmp_path / "two.safetensors", "--save-every", 6, *more, device=device))
+    assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
+    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    assert re.search(r"zero3: \d+ bytes of parameters stay on every rank, as \"", two.stderr), two.stderr  # the table of tokens is the head's, too
+    on = [word for word in command("--ranks", "mpi", "--strategy", "zero3", "--add-in-order", steps=3) if word not in ("--weights", "gpt.safetensors")]
+    alone = [word for word in command("--accumulate", 3, steps=3) if word not in ("--weights", "gpt.safetensors")]
+    resumed = ["--resume", tmp_path / "two.safetensors"]
+    assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_ranks(gpt, tmp_path):

@@ -104,7 +104,8 @@ struct TrainOptions : CommonOptions {
   /// have the bits of one rank after the other.
   std::string ranks;
   bool addsInOrder = false;
-  /// Each rank has all of the model with "ddp", and the states of some parameters alone with "zero1".
+  /// Each rank has all of the model with "ddp", the states of some parameters alone with "zero1", and of parameters
+  /// those alone with "zero3".
   std::string strategy = "ddp";
   /// How many seconds a rank waits for the others.
   int64_t ranksTimeout = 600;

@@ -183,7 +183,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
           ->check(CLI::IsMember({"mpi"}));
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
-  command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients")
+  command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients; zero3, and these parameters")
       ->check(CLI::IsMember(strategies()))
       ->needs(ranks)
       ->capture_default_str();
@@ -267,7 +267,7 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   addWhole(command, "--ranks", options.ranks, 1, 65536, "that train together")->capture_default_str();
   command->add_option("--interconnect", options.interconnect, "between ranks: bandwidth of one direction, latency of a message")
       ->capture_default_str();
-  command->add_option("--strategy", options.strategy, "ddp, zero1, zero2, as in train; search: the fastest that fits")->capture_default_str();
+  command->add_option("--strategy", options.strategy, "ddp, zero1, zero2, zero3, as in train; search: the fastest that fits")->capture_default_str();
   addBytes(command, "--budget", options.budget, "of each rank's device memory, as 24GiB; all that the device has");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step");
   addJoins(command, options.tied, options.wires);

@@ -150,6 +150,12 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   step.hostBytes = 0;
   for (Space space : {Space::HostPinned, Space::Host})
     step.hostBytes += device->hasSpace(space) ? memory.peakBytes(space) : 0;
+  // The clock's host waits for each block, and no other does: as many may be under way as the ring has slots.
+  if (step.strategy == Sharding::Parameters && step.messageBytes) {
+    uint64_t ring = session.services()->weights()->ringBytes();
+    step.messageBytes += ring;
+    step.hostBytes += ring;
+  }
 }
 
 int RankForecast::fullestRank() const {
@@ -165,7 +171,14 @@ int RankForecast::fullestRank() const {
 
 const RankStep &RankForecast::play(Sharding strategy) {
   RankStep step{.strategy = strategy, .rank = strategy == Sharding::None ? 0 : fullestRank()};
-  playOn("1024TiB", std::nullopt, step);
+  try {
+    playOn("1024TiB", std::nullopt, step);
+  } catch (const Error &error) { // by this strategy
+    if (error.code() != ErrorCode::Unsupported)
+      throw;
+    step.why = error.what();
+    return steps_.emplace_back(std::move(step));
+  }
   if (step.bytes > budgetBytes_) {
     uint64_t wanted = step.bytes;
     try {

@@ -68,6 +68,7 @@ bool haveEqualBytes(const Tensor &a, const Tensor &b) {
 void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
                                const std::function<void()> &checkSources) {
   hasAgreed = false;
+  ++timesGiven;
   if (torn.empty() && !hasLostState())
     makeDeferred(); // an update that waits is of what is here, and not of what comes
   deferred.reset();

@@ -22,7 +22,7 @@
 
 namespace segue::inline runtime {
 
-static std::vector<SessionModule> given(const std::vector<Module> &modules) {
+static std::vector<SessionModule> given(std::span<const Module> modules) {
   std::vector<SessionModule> given;
   for (const Module &module : modules)
     given.push_back({module.name(), module.binary()});
@@ -46,8 +46,9 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.maxGradNorm = step.options.maxGradNorm;
   parts.options.tied = step.options.tied;
   parts.options.wires = step.options.wires;
-  // Where gradients go to their owners, they are gone in the midst of backward; otherwise what is sent stays where it is.
-  if (step.options.sharding == Sharding::Gradients) {
+  // Where gradients go to their owners, they are gone in the midst of backward, and parameters are not there before they
+  // are gathered; otherwise what is sent stays where it is.
+  if (step.options.sharding == Sharding::Gradients || step.options.sharding == Sharding::Parameters) {
     parts.options.collectives = step.options.collectives;
     parts.options.sharding = step.options.sharding;
     parts.options.shards = step.shards;
@@ -72,6 +73,8 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
   std::optional<TwinWeights> ring;
   if (weights)
     ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
+  else if (options.sharding == Sharding::Parameters)
+    options.collectives = nullptr; // nothing could be gathered
   return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
                   std::move(ring), homes);
 }

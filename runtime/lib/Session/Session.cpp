@@ -64,6 +64,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   if (isShared())
     compiledPrograms = programsAsJson();
   shareOptimizers();
+  wantRing();
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     checkHypers(module);
@@ -104,8 +105,13 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                 "budget that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it "
                 "without in-forward");
   residency = services ? services->residency() : options.residency;
-  streamed.emplace(services ? services->weights() : options.weights, residency, !services || services->wantsPlan(),
-                   modules, plans, table, values);
+  StreamedParameters::RankOf whose;
+  if (isGathered() && shards) {
+    weights()->gatherBy(options.collectives);
+    whose = [this](size_t slot) { return rankOf(slot); };
+  }
+  streamed.emplace(weights(), residency, !services || services->wantsPlan(), modules, plans, table, values,
+                   std::move(whose));
   takeForPrograms();
   if (services && services->statesLeave() == StatesLeave::Always)
     holdGradients();
@@ -113,6 +119,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   streamed->takeFromSlab(device, values);
   startPrecision();
   checkCanBeShared();
+  leaveElsewhere();
 }
 
 void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
@@ -463,7 +470,8 @@ void Session::State::runBackward() {
     tape.add(value, hyperTensor(device, *output, lossScale()));
   isUpdating = updatesInBackward();
   // Which backward is the last is known where a step's batches were given at once.
-  bool sends = isShared() && waiting + 1 == int64_t(announced.size());
+  // Beside parameters that are gathered all send at the same places among them, or behind.
+  bool sends = isShared() && !sendsBehind && waiting + 1 == int64_t(announced.size());
   if (sends)
     reduction->beginBackward(modulesNow(), tape, options.events, !residency && !(services && services->wantsPlan()));
   tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
@@ -494,6 +502,7 @@ void Session::State::drop() {
   isUpdating = false;
   squares.clear();
   inputGradients.clear();
+  lateFailure.reset();
   waiting = 0;
   lossSum = 0;
   isOverflowed = false;
@@ -510,7 +519,9 @@ double Session::forwardBackward(const TensorMap &batch) {
   std::optional<double> badLoss;
   try {
     if (!s.waiting && s.announced.empty())
-      s.beginShared();
+      s.beginShared(0);
+    if (s.waiting && s.announced.empty())
+      s.meetToGather("one more batch");
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -532,11 +543,13 @@ double Session::forwardBackward(const TensorMap &batch) {
       } else {
         s.prepareStreamed(s.announced, std::span(&batch, 1));
       }
+      s.beginGathering();
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
     }
     s.inputGradients.clear(); // those of the batch before would lie beside this one, where no plan has them
+    s.gathersMore = s.isGathered(); // also where batches are given one by one
     std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
     double loss = 0;
     auto readLoss = [&] {
@@ -548,17 +561,21 @@ double Session::forwardBackward(const TensorMap &batch) {
         else
           badLoss = loss;
       }
-      if (badLoss)
-        throw Error(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " + std::to_string(loss) +
-                                            "; parameters and optimizer state are those of step " +
-                                            std::to_string(s.step) +
-                                            "; try a smaller learning rate or look at the batch");
+      if (badLoss && !s.lateFailure)
+        s.lateFailure.emplace(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " +
+                                                      std::to_string(loss) +
+                                                      "; parameters and optimizer state are those of step " +
+                                                      std::to_string(s.step) +
+                                                      "; try a smaller learning rate or look at the batch");
+      if (s.lateFailure && !s.gathersMore)
+        throw *std::exchange(s.lateFailure, std::nullopt);
     };
     // The host reads the loss while the device works on backward, unless that updates
     // parameters: then it must not begin for a loss that is none.
     if (s.updatesInBackward())
       readLoss();
     s.runBackward();
+    s.gathersMore &= s.waiting + 1 < int64_t(s.announced.size());
     if (!s.updatesInBackward())
       readLoss();
     if (s.precision)
@@ -608,17 +625,28 @@ void Session::clearGradients() {
     state_->drop();
 }
 
+/// What ranks say that they are at, where all evaluate.
+static constexpr std::string_view evaluationMeeting = "a batch is evaluated";
+
 TensorMap Session::evaluate(const TensorMap &batch) {
   State &s = *state_;
-  s.requireWhole();
-  s.requireValues();
-  s.makeDeferred();
-  Wiring wiring = s.wiringFor(batch, /*isEvaluation=*/true);
-  TensorMap placed = s.placeBatch(wiring, batch);
+  Wiring wiring;
+  TensorMap placed;
+  try {
+    s.requireWhole();
+    s.requireValues();
+    s.makeDeferred();
+    wiring = s.wiringFor(batch, /*isEvaluation=*/true);
+    placed = s.placeBatch(wiring, batch);
+    if (!s.waiting)
+      s.prepareStreamed({s.sizes}, std::span(&batch, 1));
+  } catch (const std::exception &error) {
+    s.meetToGather(evaluationMeeting, error.what());
+    throw;
+  }
+  s.meetToGather(evaluationMeeting);
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
-  if (!s.waiting)
-    s.prepareStreamed({s.sizes}, std::span(&batch, 1));
   EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)
@@ -627,7 +655,9 @@ TensorMap Session::evaluate(const TensorMap &batch) {
       outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
     if (s.services)
       s.services->endEvaluation();
-  } catch (...) {
+  } catch (const std::exception &error) {
+    if (s.isGathered())
+      s.options.collectives->abandon(error.what()); // others wait for the blocks that are left
     if (s.services)
       s.services->abortEvaluation();
     throw;
@@ -653,7 +683,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   }
   State::StepSizes step;
   try {
-    state_->beginShared();
+    state_->beginShared(microBatches.size());
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);

@@ -10,6 +10,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <chrono>
 
 namespace segue::inline runtime {
@@ -21,7 +22,9 @@ Checkpoint Session::checkpoint() const {
   s.requireValues();
   Checkpoint checkpoint;
   for (size_t slot = 0; slot < s.values.size(); ++slot)
-    if (const std::string &key = s.table.infos()[slot].key; s.streamed->isInSlab(slot))
+    if (const std::string &key = s.table.infos()[slot].key; s.isElsewhere(slot))
+      continue;
+    else if (s.streamed->isInSlab(slot))
       checkpoint.deferred[key] = s.streamed->dequantizing(s.device, slot);
     else
       checkpoint.parameters[key] = s.values[slot];
@@ -85,6 +88,12 @@ void Session::restore(const Checkpoint &checkpoint) {
     const ParameterInfo &info = s.table.infos()[slot];
     keys.insert(info.key);
     auto given = checkpoint.deferred.find(info.key);
+    if (s.isElsewhere(slot)) { // as in state(), which has what this rank has
+      if (auto there = checkpoint.parameters.find(info.key); there != checkpoint.parameters.end())
+        checkSame("checkpoint, parameter \"" + info.key + "\"", there->second, info.desc);
+      sources.emplace_back();
+      continue;
+    }
     if (given == checkpoint.deferred.end()) {
       sources.push_back(requireIn(checkpoint.parameters, info.key, info.desc, "parameter"));
       continue;
@@ -153,7 +162,11 @@ void Session::save(const std::filesystem::path &path, std::string notes) const {
 
 std::string Session::load(const std::filesystem::path &path) {
   auto isNeeded = [&](const std::string &key, bool isState) {
-    return !isState || state_->optimizerState.contains(key); // other ranks have the others
+    if (isState) // other ranks have the others
+      return state_->optimizerState.contains(key);
+    const std::vector<ParameterInfo> &infos = state_->table.infos();
+    auto found = std::ranges::find(infos, key, &ParameterInfo::key);
+    return found == infos.end() || !state_->isElsewhere(size_t(found - infos.begin()));
   };
   Checkpoint read = loadCheckpoint(state_->device, path, state_->options.warn, isNeeded);
   if (state_->sealer) // all that is sealed may be written over

@@ -69,6 +69,9 @@ Tensor Session::State::placed(size_t slot, const Tensor &source) {
 
 void Session::State::assign(size_t slot, const Tensor &tensor) {
   hasAgreed = false;
+  ++timesGiven;
+  if (isElsewhere(slot))
+    return giveBack(tensor);
   Tensor value = values[slot];
   bool isKept = value && value.storage()->isWritable();
   if (isKept && streamed->has(slot))
@@ -101,7 +104,7 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
     layout.space = tensor.desc().layout.space;
     layout.alignment = tensor.desc().layout.alignment;
   }
-  bool fits = tensor.device() == state_->device && hasLayout(tensor, layout) &&
+  bool fits = !state_->isElsewhere(slot) && tensor.device() == state_->device && hasLayout(tensor, layout) &&
               (tensor.storage()->isWritable() || !info.trained) &&
               (!isStreamed || state_->canBeStreamedFrom(slot, tensor));
   if (!fits) {
@@ -111,6 +114,7 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   if (isStreamed)
     state_->streamed->flush();
   state_->hasAgreed = false;
+  ++state_->timesGiven;
   state_->values[slot] = tensor;
   state_->streamed->replaced(slot);
   return true;
@@ -136,6 +140,8 @@ const Tensor &Session::parameter(std::string_view key) const {
     throw Error(ErrorCode::MissingWeight,
                 "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
   state_->makeDeferred();
+  if (state_->isElsewhere(slot))
+    throw *state_->values[slot].storage()->failure();
   if (state_->streamed->isInSlab(slot))
     return state_->streamed->dequantized(state_->device, slot);
   if (state_->streamed->isBacked(slot)) {
@@ -220,7 +226,7 @@ std::vector<std::vector<std::string>> Session::loadWeights(std::span<const std::
     checkSame(paths[of - opened.data()].string() + ", parameter \"" + info.key + "\"", source, info.desc);
     if (isInSlab)
       originals[slot] = {of->file, entry->name};
-    if (isOfSlab) // the slab's, made of these or not
+    if (isOfSlab || state_->isElsewhere(slot)) // the slab's, made of these or not, or another rank's
       continue;
     sources[slot] = std::move(source);
     if (state_->streamed->canLiveInFile(slot))
@@ -256,7 +262,7 @@ bool Session::State::hasLostState() const {
     return tensor && tensor.storage()->failure() && !streamed->isOnDevice(tensor);
   };
   for (size_t slot = 0; slot < values.size(); ++slot)
-    if (isLost(values[slot]) && !streamed->isInSlab(slot))
+    if (isLost(values[slot]) && !streamed->isInSlab(slot) && !isElsewhere(slot))
       return true;
   return std::any_of(optimizerState.begin(), optimizerState.end(),
                      [&](const auto &item) { return isLost(item.second); });

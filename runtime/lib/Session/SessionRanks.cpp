@@ -5,10 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each rank has all parameters and batches of its own. Ranks agree on what they train
+// Each rank has all parameters, or gathers them, and batches of its own. Ranks agree on what they train
 // before the first step, and meet three times in each: before it begins, when gradients have
 // been added up, which begins while backward runs, and before the first parameter is written; between these, too,
-// where each has some gradients alone, for their norm. A rank whose step
+// where each has some gradients alone, for their norm; and before the first block where parameters are gathered. A rank
+// whose step
 // fails says so at the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -46,14 +47,23 @@ void Session::State::checkCanBeShared() const {
            "it off");
 }
 
-void Session::State::beginShared() {
+void Session::State::beginShared(size_t batches) {
   if (!isShared())
     return;
   hasTold = false;
   meetings = 0;
   if (reduction)
     reduction->beginStep();
-  std::vector<StepWord> words = meetOnce({.wantsToAgree = !hasAgreed});
+  gathersMore = false;
+  std::vector<StepWord> words = meetOnce({.wantsToAgree = !hasAgreed, .batches = int64_t(batches)});
+  for (size_t rank = 1; rank < words.size() && isGathered(); ++rank)
+    if (words[rank].batches != words[0].batches) {
+      hasTold = true; // every rank finds it
+      throw Error(ErrorCode::RankFailed, "step " + std::to_string(step + 1) + ": rank 0 has " +
+                                             std::to_string(words[0].batches) + " batches, and " + rankText(rank) +
+                                             " " + std::to_string(words[rank].batches) +
+                                             "; ranks that gather parameters take equally many (zero3)");
+    }
   if (std::ranges::any_of(words, &StepWord::wantsToAgree))
     agree();
 }
@@ -91,6 +101,12 @@ Json Session::State::trainedAsJson() const {
     told["parameter \"" + info.key + "\""] = {TensorDesc(info.desc.shape, info.desc.element).str(), info.trained};
   told.update(compiledPrograms);
   told["the strategy"] = name(options.sharding);
+  if (isGathered()) {
+    const WeightStagehandConfig &ring = weights()->config();
+    told["how parameters are gathered (prefetch_window_blocks, max_inflight_transfers, whether they are waited for)"] =
+        {ring.prefetchWindowBlocks, ring.maxInflightTransfers, device->runsInline()};
+    told["how often parameters were set or loaded"] = timesGiven;
+  }
   GradientReduction order(options.collectives);
   order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);
   Json &messages = told["the order in which gradients are sent"] = Json::array();
@@ -165,8 +181,8 @@ void Session::State::takeValuesOfRank0() {
     return;
   Collectives &ranks = *options.collectives;
   std::vector<Tensor> held;
-  for (size_t slot = 0; slot < table.size(); ++slot)
-    held.push_back(values[slot]); // null where a slab or file has it, which is the same for all
+  for (size_t slot = 0; slot < table.size(); ++slot) // null where a slab or file has it, which is the same for all
+    held.push_back(rankOf(slot) ? Tensor() : values[slot]);
   for (const auto &[key, state] : optimizerState)
     if (!shards)
       held.push_back(state);
@@ -231,16 +247,16 @@ static std::vector<float> numbersOf(const std::string &hex) {
 
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
-  return textOf(Json::array({word.hasFailed, word.isOverflowed, word.wantsToAgree, word.batches,
+  return textOf(Json::array({word.hasFailed, word.isOverflowed, word.holdsGradients, word.wantsToAgree, word.batches,
                              std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
                              word.why, hexOf(word.squares)}));
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
-  return {told[0], told[1], told[2], told[3], std::bit_cast<double>(told[4].get<uint64_t>()),
-          std::bit_cast<double>(told[5].get<uint64_t>()), told[6].get<std::vector<double>>(),
-          told[7], numbersOf(told[8])};
+  return {told[0], told[1], told[2], told[3], told[4], std::bit_cast<double>(told[5].get<uint64_t>()),
+          std::bit_cast<double>(told[6].get<uint64_t>()), told[7].get<std::vector<double>>(), told[8],
+          numbersOf(told[9])};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
@@ -261,6 +277,9 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_
 std::span<const std::string_view> Session::State::meetingsOfStep() const {
   static constexpr std::string_view all[] = {"begin", "gradients", "update"};
   static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
+  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "update"};
+  if (isGathered())
+    return withGathering;
   return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
 }
 
@@ -271,10 +290,10 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
   auto *known = dynamic_cast<const Error *>(&error);
   try {
     // A transport that has failed reaches nobody.
-    if (known && known->code() == ErrorCode::RankFailed)
+    if ((known && known->code() == ErrorCode::RankFailed) || gathersMore)
       options.collectives->abandon(error.what());
     else {
-      if (meetings == 1 && device->hasBytes())
+      if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())
         reduction->sendNothing(device);
       meet(*options.collectives, step + 1, meetingsOfStep()[meetings], {.hasFailed = true, .why = error.what()});
     }

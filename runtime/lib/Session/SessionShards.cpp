@@ -88,13 +88,13 @@ double Session::State::squareOverRanks(const std::vector<std::vector<Tensor>> &n
 
 /// Returns the parameters of each message and whose they are: the first message of each rank, then the second of each, so
 /// that what the next forward reads first comes first on every link.
-static std::vector<std::pair<int, std::vector<size_t>>> messagesOf(const ParameterTable &table,
-                                                                   const ShardedStates &shards, int ranks,
-                                                                   uint64_t bucketBytes) {
+template <typename IsSent>
+static std::vector<std::pair<int, std::vector<size_t>>>
+messagesOf(const ParameterTable &table, const ShardedStates &shards, int ranks, uint64_t bucketBytes, IsSent isSent) {
   std::vector<std::vector<std::vector<size_t>>> byRank((size_t(ranks)));
   std::vector<uint64_t> filled(size_t(ranks), 0);
   for (size_t slot = 0; slot < table.size(); ++slot) {
-    if (!table.infos()[slot].trained)
+    if (!isSent(slot))
       continue;
     auto rank = size_t(shards.rankOf(slot));
     uint64_t bytes = table.infos()[slot].desc.spanBytes();
@@ -123,6 +123,7 @@ void Session::State::shareUpdates(int64_t number) {
   if (!shards || isTwin)
     return;
   Collectives &ranks = *options.collectives;
+  auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
   try {
     // A parameter that comes to the device by block is sent from its home, and is written there.
     streamed->flush();
@@ -132,7 +133,7 @@ void Session::State::shareUpdates(int64_t number) {
     };
     std::vector<Staged> staged;
     Fence home;
-    for (auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes())) {
+    for (auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes(), isSent)) {
       std::vector<Tensor> tensors;
       for (size_t slot : slots) {
         Tensor value = values[slot];
@@ -153,7 +154,7 @@ void Session::State::shareUpdates(int64_t number) {
       copyInto(each.host, values[each.slot]);
     device->wait(home);
     for (size_t slot = 0; slot < table.size(); ++slot)
-      if (table.infos()[slot].trained && streamed->has(slot) && shards->rankOf(slot) != ranks.rank()) {
+      if (isSent(slot) && streamed->has(slot) && shards->rankOf(slot) != ranks.rank()) {
         wait(values[slot]);
         streamed->written(slot);
       }
@@ -201,13 +202,12 @@ static std::string meetAboutCheckpoint(Collectives &ranks, const std::string &ke
   return meetWithWords(ranks, key, failure)[0];
 }
 
-Tensor Session::State::receiveState(const std::string &key) {
+Tensor Session::State::receive(const std::string &key, const TensorDesc &desc, int rank) {
   Collectives &ranks = *options.collectives;
   meetAboutCheckpoint(ranks, key, "");
   meetAboutCheckpoint(ranks, "", ""); // whoever has it can read it
-  const ShardedStates::State &state = shards->states().at(key);
-  Tensor host = Tensor::onHost(device, state.desc.shape, state.desc.element);
-  device->wait(ranks.receive(host, state.rank));
+  Tensor host = Tensor::onHost(device, desc.shape, desc.element);
+  device->wait(ranks.receive(host, rank));
   wait(host);
   return host;
 }
@@ -216,7 +216,16 @@ void Session::State::saveShards(const std::filesystem::path &path, Checkpoint ch
   for (const auto &[key, state] : shards->states())
     if (!checkpoint.state.contains(key))
       checkpoint.deferredState.emplace(
-          key, DeferredTensor{state.desc.shape, state.desc.element, [this, key = key] { return receiveState(key); }});
+          key, DeferredTensor{state.desc.shape, state.desc.element, [this, key = key, state = state] {
+                                return receive(std::string(statePrefix) + key, state.desc, state.rank);
+                              }});
+  for (size_t slot = 0; slot < table.size(); ++slot)
+    if (isElsewhere(slot)) {
+      const ParameterInfo &info = table.infos()[slot];
+      checkpoint.deferred.emplace(info.key, DeferredTensor{info.desc.shape, info.desc.element, [this, &info, slot] {
+                                                             return receive(info.key, info.desc, *rankOf(slot));
+                                                           }});
+    }
   try {
     saveCheckpoint(path, checkpoint);
   } catch (const std::exception &error) {
@@ -231,11 +240,14 @@ void Session::State::saveShards(const std::filesystem::path &path, Checkpoint ch
 void Session::State::sendStates() {
   Collectives &ranks = *options.collectives;
   for (std::string key; !(key = meetAboutCheckpoint(ranks, "", "")).empty();) {
-    bool isOwn = shards->states().at(key).rank == ranks.rank();
+    bool isState = key.starts_with(statePrefix);
+    std::string ofState = isState ? key.substr(statePrefix.size()) : "";
+    size_t slot = isState ? 0 : table.require(key);
+    bool isOwn = isState ? shards->states().at(ofState).rank == ranks.rank() : !isElsewhere(slot);
     Tensor host;
     try {
       if (isOwn)
-        wait(host = toHost(optimizerState.at(key)));
+        wait(host = toHost(isState ? optimizerState.at(ofState) : values[slot]));
     } catch (const std::exception &error) {
       meetAboutCheckpoint(ranks, "", error.what());
       throw;
@@ -256,7 +268,7 @@ std::vector<CheckpointTensor> Session::State::checkpointTensors() const {
     tensors.push_back({std::move(name), TensorDesc(desc.shape, desc.element).spanBytes(), owner});
   };
   for (size_t slot = 0; slot < table.size(); ++slot)
-    add(table.infos()[slot].key, table.infos()[slot].desc, std::nullopt);
+    add(table.infos()[slot].key, table.infos()[slot].desc, rankOf(slot));
   for (const auto &[key, tensor] : optimizerState)
     if (!shards)
       add(std::string(statePrefix) + key, tensor.desc(), std::nullopt);

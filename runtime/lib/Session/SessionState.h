@@ -32,8 +32,11 @@ namespace segue::inline runtime {
 /// A StepWord is what a rank says to others at a meeting in a step (SessionRanks.cpp).
 struct StepWord {
   bool hasFailed = false, isOverflowed = false;
+  /// True if gradients may not be ready where their program says, since they leave the device.
+  bool holdsGradients = false;
   /// True if the rank was given values since all have found out that they train the same.
   bool wantsToAgree = false;
+  /// Of the step so far; when it begins, those that were given at once, or 0.
   int64_t batches = 0;
   double lossSum = 0, gradNorm = 0;
   std::vector<double> rates;
@@ -182,6 +185,30 @@ struct Session::State {
   bool isShared() const;
   /// Returns true if each of them has the states of some parameters alone.
   bool isSharded() const { return isShared() && options.sharding != Sharding::None; }
+  /// Returns true if parameters come from the ranks that have them (SessionGathering.cpp).
+  bool isGathered() const { return isShared() && options.sharding == Sharding::Parameters; }
+  /// Returns the rank that alone has the parameter, or nothing where every rank has it.
+  std::optional<int> rankOf(size_t slot) const;
+  bool isElsewhere(size_t slot) const;
+  /// Adds Weight Stagehand's ring, for what other ranks have, to a config that says nothing of it. Throws
+  /// InvalidArgument for one that switches it off.
+  void wantRing();
+  WeightStreamer *weights() const { return services ? services->weights() : options.weights; }
+  /// Puts tensors that stand for them in the place of what other ranks have.
+  void leaveElsewhere();
+  /// Meets the other ranks before something that gathers parameters outside of a step's own meetings. Throws RankFailed
+  /// where one of them says why it cannot.
+  void meetToGather(std::string_view what, const std::string &failure = "") const;
+  /// Meets them when this rank is ready to take the step, and is to gather what others send.
+  void beginGathering();
+  /// True while this step has blocks to gather that other ranks wait for.
+  bool gathersMore = false;
+  /// True if a rank of these sends gradients when backward has ended.
+  bool sendsBehind = false;
+  /// A loss that was none of a batch that others follow, which are gathered for all the same.
+  std::optional<Error> lateFailure;
+  /// How often values came from outside. A rank alone that was given some would have them of another model.
+  int64_t timesGiven = 0;
   /// Returns true if each of them has the sums of some gradients alone.
   bool sharesGradients() const { return shards && options.sharding == Sharding::Gradients; }
   /// Throws Unsupported for what several ranks cannot do yet.
@@ -195,7 +222,8 @@ struct Session::State {
   void saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make);
   void saveShards(const std::filesystem::path &path, Checkpoint checkpoint);
   void sendStates();
-  Tensor receiveState(const std::string &key);
+  /// Returns a parameter or state that another rank has, by the key that it has in a file.
+  Tensor receive(const std::string &key, const TensorDesc &desc, int rank);
   /// Writes this rank's part of the save called `name`; `save` is that of rank 0, and null on the others.
   void saveParts(const std::filesystem::path &folder, CheckpointSave *save, const std::string &name,
                  const std::function<Checkpoint()> &make);
@@ -228,7 +256,7 @@ struct Session::State {
   std::optional<GradientReduction> reduction;
   /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
   /// since, it is agreed on what is trained.
-  void beginShared();
+  void beginShared(size_t batches);
   /// The meetings that the step under way has had, and what those of a step are about.
   size_t meetings = 0;
   std::span<const std::string_view> meetingsOfStep() const;

@@ -15,7 +15,7 @@
 namespace segue::inline runtime {
 
 std::string_view name(Sharding sharding) {
-  static constexpr std::string_view names[] = {"ddp", "zero1", "zero2"};
+  static constexpr std::string_view names[] = {"ddp", "zero1", "zero2", "zero3"};
   return names[uint8_t(sharding)];
 }
 

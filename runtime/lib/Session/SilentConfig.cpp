@@ -38,4 +38,16 @@ Config silentConfig(const Config &config, const std::function<void(Json &stageha
   return Config::parse(Json{{"memory", std::move(memory)}}.dump(), "(rehearsal)");
 }
 
+Config withRing(const std::optional<Config> &config) {
+  Json stagehand = config ? config->json("memory.stagehand") : Json::object();
+  stagehand["prefetch_window_blocks"] = 1;
+  stagehand["telemetry_interval_steps"] = INT32_MAX; // nobody has asked for its lines
+  for (const char *guard : {"strict_bf16", "fail_on_dtype_promotion", "nan_inf_check", "telemetry_enabled"})
+    stagehand[guard] = false;
+  Json memory = {{"stagehand", std::move(stagehand)}};
+  if (config && config->has("memory.stitch"))
+    memory["stitch"] = config->json("memory.stitch");
+  return Config::parse(Json{{"memory", std::move(memory)}}.dump(), "(with a ring)");
+}
+
 } // namespace segue::inline runtime

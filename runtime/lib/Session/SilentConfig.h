@@ -11,6 +11,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Json.h"
 #include <functional>
+#include <optional>
 
 namespace segue::inline runtime {
 
@@ -19,6 +20,10 @@ namespace segue::inline runtime {
 /// measures values, and a twin has none. `edit` may change the section `memory.stagehand`
 /// further.
 Config silentConfig(const Config &config, const std::function<void(Json &stagehand)> &edit = {});
+
+/// Returns the memory services of `config`, if there is one, and Weight Stagehand, of which it says nothing: a ring of
+/// what programs use at once and one block ahead, which looks at no numbers and writes no files.
+Config withRing(const std::optional<Config> &config);
 
 } // namespace segue::inline runtime
 

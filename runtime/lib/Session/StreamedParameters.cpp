@@ -46,8 +46,9 @@ static const Program &evaluated(const Module &module) {
 
 StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned,
                                        const std::vector<Module> &modules, const std::vector<OptimizerPlan> &plans,
-                                       const ParameterTable &table, const std::vector<Tensor> &values)
-    : streamer_(streamer), residency_(residency), arePlanned_(isPlanned && residency && !streamer), table_(table), values_(values) {
+                                       const ParameterTable &table, const std::vector<Tensor> &values, RankOf rankOf)
+    : streamer_(streamer), residency_(residency), arePlanned_(isPlanned && residency && !streamer), table_(table),
+      values_(values), rankOf_(std::move(rankOf)) {
   if (residency_)
     findResidents(modules, plans);
   if (!streamer_)
@@ -60,7 +61,7 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *resi
       streamer_->add(StepPhase::Backward, modules[m].name(), *backward, sourcesOf(m));
   for (size_t m = 0; m < modules.size(); ++m)
     streamer_->addEvaluation(modules[m].name(), evaluated(modules[m]), sourcesOf(m));
-  for (size_t m = 0; m < modules.size(); ++m)
+  for (size_t m = 0; m < modules.size() && !rankOf_; ++m)
     if (plans[m].ownsParameters && plans[m].optimizer && !plans[m].isInBackward &&
         keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
       streamer_->add(StepPhase::Optimizer, modules[m].name(), *plans[m].optimizer, sourcesOf(m));
@@ -199,15 +200,20 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
       served_.insert(slot);
       continue;
     }
-    alignas(64) static std::byte nowhere[64];
-    TensorDesc desc(info.desc.shape, info.desc.element);
-    desc.layout.storage = info.desc.layout.storage; // floats, or codes that products read
-    desc.layout.zeroPoints = info.desc.layout.zeroPoints;
-    values[slot] = Tensor::wrap(device, std::move(desc), nowhere, [] {}, /*writable=*/false);
-    values[slot].storage()->outcome()->fail(
-        Error(ErrorCode::InvalidArgument, "parameter \"" + info.key + "\" lives in " + slab->path().string() +
-                                              " and comes with its block; ask Session::parameter for its value"));
+    values[slot] = standIn(device, slot, "lives in " + slab->path().string() +
+                                             " and comes with its block; ask Session::parameter for its value");
   }
+}
+
+Tensor StreamedParameters::standIn(const DeviceRef &device, size_t slot, const std::string &why) const {
+  alignas(64) static std::byte nowhere[64];
+  const ParameterInfo &info = table_.infos()[slot];
+  TensorDesc desc(info.desc.shape, info.desc.element);
+  desc.layout.storage = info.desc.layout.storage; // floats, or codes that products read
+  desc.layout.zeroPoints = info.desc.layout.zeroPoints;
+  Tensor tensor = Tensor::wrap(device, std::move(desc), nowhere, [] {}, /*writable=*/false);
+  tensor.storage()->outcome()->fail(Error(ErrorCode::InvalidArgument, "parameter \"" + info.key + "\" " + why));
+  return tensor;
 }
 
 void StreamedParameters::setOriginal(size_t slot, std::function<Tensor()> read) {
@@ -281,6 +287,7 @@ std::optional<WeightSource> StreamedParameters::sourceOf(size_t slot) const {
     return std::nullopt;
   WeightSource source;
   source.host = values_[slot];
+  source.rank = rankOf_ ? rankOf_(slot) : std::nullopt;
   if (auto backing = backings_.find(slot); backing != backings_.end()) {
     source.file = backing->second.file;
     source.inSlab = !source.file;

@@ -33,9 +33,12 @@ public:
   /// Finds the streamed parameters. `streamer` and `residency` may be null. With
   /// `isPlanned`, parameters come by a plan, unless there is a streamer. All arguments that
   /// are referred to outlive this; `values` are the session's, by slot.
+  /// Says which rank alone has a parameter that the streamer gathers; null: none does. With it, optimizers are given
+  /// what they update at once, as that is another part on every rank.
+  using RankOf = std::function<std::optional<int>(size_t slot)>;
   StreamedParameters(WeightStreamer *streamer, Residency *residency, bool isPlanned, const std::vector<Module> &modules,
                      const std::vector<OptimizerPlan> &plans, const ParameterTable &table,
-                     const std::vector<Tensor> &values);
+                     const std::vector<Tensor> &values, RankOf rankOf = nullptr);
   StreamedParameters(const StreamedParameters &) = delete;
   StreamedParameters &operator=(const StreamedParameters &) = delete;
 
@@ -94,6 +97,9 @@ public:
   /// Notes that all of them may have another tensor.
   void replacedAll();
 
+  /// Returns a tensor that stands for a parameter whose bytes come from elsewhere; reading it is the error `why`.
+  Tensor standIn(const DeviceRef &device, size_t slot, const std::string &why) const;
+
   /// Gives the ring back until the next prepare().
   void release();
   /// Makes sources known and takes the ring. Called before a step or an evaluation. Throws
@@ -123,6 +129,7 @@ private:
   bool arePlanned_;
   const ParameterTable &table_;
   const std::vector<Tensor> &values_;
+  RankOf rankOf_;
   std::vector<bool> streamed_;
   /// Says which inputs of the optimizer's programs come by block, where there is a `residency_`.
   std::map<const Program *, std::vector<bool>> byBlock_;

@@ -76,7 +76,8 @@ void WeightStreamer::Impl::fetch(Block &block, Priority priority, uint32_t retri
 bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferOptions &how) {
   std::shared_ptr<void> leave;
   Priority priority = how.priority == TransferPriority::Speculative ? Priority::Speculative : Priority::Required;
-  if (ring.options.admit && !(leave = ring.options.admit(Queue::HostToDevice, priority, storedBytes)))
+  // What others send already is not to be denied.
+  if (ring.options.admit && !ring.ranks && !(leave = ring.options.admit(Queue::HostToDevice, priority, storedBytes)))
     return false;
   lost.reset();
   retries.clear();
@@ -87,6 +88,12 @@ bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferO
   DeviceMemory::BesidePlan beside(ring.device->memory());
   try {
     ring.queueWeights(*this, how, slabOffset);
+  } catch (const Error &thrown) {
+    error = thrown;
+  }
+  try { // in any case, as others wait for it
+    if (ring.ranks)
+      ring.gather(*this);
   } catch (const Error &thrown) {
     error = thrown;
   }
@@ -113,9 +120,11 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
   Fence free = block.slot->uses();
   uint32_t retries = how.retries->allowed;
   for (const Weight *weight : block.weights)
-    if (!weight->file && weight->source.host)
+    if (!weight->file && weight->source.host && !isElsewhere(weight->source))
       free.join(weight->source.host.storage()->writes());
   for (const Weight *weight : block.weights) {
+    if (isElsewhere(weight->source))
+      continue;
     Tensor target = Tensor::in(block.slot, weight->desc);
     how.consumer = weight->consumer;
     how.retries = block.retries.emplace_back(std::make_shared<TransferRetries>(retries));
@@ -142,6 +151,33 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
       startClock(block, free);
       engine.copyInto(weight->source.host, target, how);
     }
+  }
+}
+
+/// Has each rank send what it has of the block, one rank after the other. What is no run of dense rows goes by way of a
+/// copy that is.
+void WeightStreamer::Impl::gather(Block &block) {
+  for (int rank = 0; rank < ranks->ranks(); ++rank) {
+    std::vector<Tensor> sent;
+    std::vector<std::pair<Tensor, Tensor>> arriving; // from, to
+    for (const Weight *weight : block.weights) {
+      if (weight->source.rank != rank)
+        continue;
+      Tensor place = isElsewhere(weight->source) ? Tensor::in(block.slot, weight->desc) : weight->source.host;
+      if (weight->desc->isDense() && place.desc().isDense()) {
+        sent.push_back(std::move(place));
+        continue;
+      }
+      sent.push_back(Tensor::onHost(device, place.shape(), place.element()));
+      if (isElsewhere(weight->source))
+        arriving.emplace_back(sent.back(), std::move(place));
+      else
+        engine.copyInto(place, sent.back());
+    }
+    if (!sent.empty())
+      ranks->broadcast(sent, rank);
+    for (const auto &[from, to] : arriving)
+      engine.copyInto(from, to);
   }
 }
 
@@ -253,7 +289,10 @@ void WeightStreamer::Impl::readInto(const Block &block, const Weight &weight, ui
   storage.addWrite(Fence(Queue::HostToDevice, entry));
 }
 
-bool WeightStreamer::Impl::Block::mayFetchAgain(const Error &error) const { return isWorthRetrying(error.code()); }
+/// Ranks that have sent do not send again.
+bool WeightStreamer::Impl::Block::mayFetchAgain(const Error &error) const {
+  return !ring.ranks && isWorthRetrying(error.code());
+}
 
 /// The copies of a load have ended, well or not.
 void WeightStreamer::Impl::finishLoad(Block &block, const Residency::End &end) {
@@ -278,6 +317,8 @@ void WeightStreamer::Impl::finishLoad(Block &block, const Residency::End &end) {
   carryOut(failure.actions);
   if (isNeeded) // else it is loaded again when its turn comes, and fails then
     throw end.failure->within("block \"" + block.id + "\"");
+  if (ranks && !lostGathering)
+    lostGathering = end.failure->within("block \"" + block.id + "\"");
 }
 
 void WeightStreamer::Impl::release(Block &block) {
@@ -430,7 +471,7 @@ void WeightStreamer::Impl::growRing(const Block &next) {
 
 uint64_t WeightStreamer::makeRoom(uint64_t bytes) {
   Impl &s = *impl_;
-  if (!s.policy || s.isMakingRoom)
+  if (!s.policy || s.isMakingRoom || s.ranks)
     return 0;
   struct Scope {
     bool &is;
@@ -524,9 +565,9 @@ bool WeightStreamer::Impl::isSeenOutside(const Weight &weight) const {
          (host.storage()->isExternal() || host.storage().use_count() > 2);
 }
 
-void WeightStreamer::Impl::dropSeenOutside() {
+void WeightStreamer::Impl::dropStale() {
   for (const auto &block : blocks)
-    if (std::ranges::any_of(block->weights, [this](const Weight *weight) { return isSeenOutside(*weight); }))
+    if (ranks || std::ranges::any_of(block->weights, [this](const Weight *weight) { return isSeenOutside(*weight); }))
       drop(*block);
 }
 
@@ -537,6 +578,8 @@ void WeightStreamer::Impl::flushSeenOutside() {
 }
 
 void WeightStreamer::hostChanged(const Tensor &host) {
+  if (impl_->ranks) // other ranks do not hear of it, and bring everything anew all the same
+    return;
   for (const auto &[key, weight] : impl_->weights)
     if (weight->block && weight->source.host && weight->source.host.storage() == host.storage())
       impl_->drop(*weight->block);
@@ -553,6 +596,8 @@ void WeightStreamer::checkFiles() const {
 
 void WeightStreamer::Impl::poll() {
   takeObservations(/*all=*/false);
+  if (ranks)
+    return;
   // Ending one may start others; those are looked at in the next round.
   while (hear(Tier::Host, /*waits=*/false) || hear(Tier::Device, /*waits=*/false))
     continue;
@@ -591,7 +636,12 @@ void WeightStreamer::Impl::bring(Block &block, Opens how) {
   if (stagehand().state(block.id) == BlockState::Evicting && residency->stay(*block.item))
     carryOut(policy->tell(weight_calls::rescued, block.id)); // it is there still, and is not given up
   BlockState state = stagehand().state(block.id);
-  if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
+  if (ranks) {
+    device->wait(isQueued ? started : computed);
+    settleAwaited();
+    if (lostGathering)
+      throw *std::exchange(lostGathering, std::nullopt);
+  } else if (isQueued ? state != BlockState::GpuReady : state == BlockState::Prefetching) {
     // Compute has something to do meanwhile, and the load may end.
     device->wait(isQueued ? started : computed);
     poll();

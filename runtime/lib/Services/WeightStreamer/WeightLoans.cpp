@@ -43,7 +43,8 @@ static int64_t countBlocks(std::span<const Tensor> homes, auto &&blockAt) {
 
 bool WeightStreamer::canLend(std::span<const Tensor> homes) const {
   const Impl &s = *impl_;
-  if (!s.policy || !s.inStep || !std::ranges::all_of(homes, [&](const Tensor &home) { return s.weightAt(home); }))
+  if (!s.policy || !s.inStep || s.ranks ||
+      !std::ranges::all_of(homes, [&](const Tensor &home) { return s.weightAt(home); }))
     return false;
   const WeightStagehand &policy = s.stagehand();
   int64_t kept = policy.ring().openAtOnce - int64_t(s.leastSlots);

@@ -170,6 +170,20 @@ bool WeightStreamer::hasProgram(const Program &program) const {
 
 bool WeightStreamer::isStarted() const { return impl_->policy.has_value(); }
 
+void WeightStreamer::gatherBy(std::shared_ptr<Collectives> ranks) {
+  if (impl_->config.policy != WeightStagehandConfig::Policy::Static)
+    throw Error(ErrorCode::Unsupported, "memory.stagehand.policy: \"planned\" chooses by the times that a rank has "
+                                        "measured, and ranks that gather parameters bring the same blocks in one "
+                                        "order; set it to \"static\"");
+  impl_->ranks = std::move(ranks);
+}
+
+bool WeightStreamer::gathers() const { return impl_->ranks != nullptr; }
+
+bool WeightStreamer::Impl::isElsewhere(const WeightSource &source) const {
+  return source.rank && *source.rank != ranks->rank();
+}
+
 void WeightStreamer::start() {
   if (impl_->policy)
     throw Error(ErrorCode::StateTransition, "weight streamer: started twice");
@@ -249,7 +263,7 @@ void WeightStreamer::Impl::askSources() {
       continue;
     weight->source = *source;
     const Tensor &host = source->host;
-    bool isOfHost = !source->file && !source->inSlab;
+    bool isOfHost = !source->file && !source->inSlab && !isElsewhere(*source);
     if (!weight->writer.empty() && !(isOfHost && host && host.storage()->isWritable()))
       throw Error(ErrorCode::InvalidArgument, "weight \"" + weight->key + "\" is written by program \"" +
                                                   weight->writer +
@@ -378,6 +392,8 @@ void WeightStreamer::Impl::makeUses() {
       openNow -= use.ends != nullptr;
     }
   }
+  if (ranks) // what one rank has no room for, the others would send all the same
+    leastSlots = std::min(leastSlots + size_t(config.prefetchWindowBlocks), std::max<size_t>(blocks.size(), 1));
 }
 
 std::vector<std::string> WeightStreamer::Impl::blocksOf(const Order &order) const {
@@ -473,7 +489,7 @@ void WeightStreamer::Impl::takeMemory() {
   WeightLimits limits = config.limits(sizes);
   int64_t left = limits.highBytes - int64_t(memory.liveBytes(Space::DeviceDram));
   left = std::max({left, std::min(earlierRingBytes, limits.highBytes), int64_t(0)});
-  int64_t slots = options.slots;
+  int64_t slots = ranks ? int64_t(leastSlots) : options.slots;
   if (!slots && slotBytes)
     slots = left / int64_t(slotBytes);
   slots = std::min<int64_t>(slots, int64_t(blocks.size()));
@@ -510,9 +526,10 @@ void WeightStreamer::Impl::takeMemory() {
   int64_t most = std::min(std::max(slots, earlierMost), int64_t(blocks.size()));
   policy->tell(weight_calls::ring,
                weight_calls::RingChange{int64_t(ring.size()), most, int64_t(slotBytes), int64_t(leastSlots)});
-  if (options.isKept)
+  if (options.isKept || ranks)
     changeRing({.isKept = true});
-  policy->tell(weight_calls::hints, hints);
+  if (!ranks)
+    policy->tell(weight_calls::hints, hints);
 }
 
 bool WeightStreamer::Impl::isCurrent(const Program &program) const {
@@ -548,7 +565,7 @@ void WeightStreamer::on(const event::PhaseBegin &begin) {
 
 void WeightStreamer::setHints(const WeightHints &hints) {
   impl_->hints = hints;
-  if (impl_->policy)
+  if (impl_->policy && !impl_->ranks)
     impl_->policy->tell(weight_calls::hints, hints);
 }
 
@@ -557,7 +574,7 @@ void WeightStreamer::setStep(int64_t step) { impl_->step = step - 1; }
 void WeightStreamer::Impl::beginStep() {
   if (inStep)
     abortStep();
-  dropSeenOutside();
+  dropStale();
   inStep = true;
   hasReported = false;
   for (const auto &block : blocks)
@@ -598,7 +615,7 @@ void WeightStreamer::beginEvaluation() {
   Impl &s = *impl_;
   if (!s.policy || s.inStep || s.isEvaluating)
     return;
-  s.dropSeenOutside();
+  s.dropStale();
   s.setOrders(/*isTraining=*/false);
   s.policy->tell(weight_calls::beginStep, s.step, /*isTraining=*/false);
   s.policy->tell(weight_calls::phase, StepPhase::Forward);
@@ -627,6 +644,7 @@ void WeightStreamer::Impl::endCopies() {
   awaited.clear();
   while (hear(Tier::Host, /*waits=*/true) || hear(Tier::Device, /*waits=*/true))
     continue;
+  lostGathering.reset();
 }
 
 void WeightStreamer::Impl::abortStep() {

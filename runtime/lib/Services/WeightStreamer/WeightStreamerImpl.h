@@ -12,6 +12,7 @@
 #include "../../Tensor/CountNonFinite.h"
 #include "../Actors/BlockClock.h"
 #include "../SquareQ/StoredFile.h"
+#include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Residency/PinnedPool.h"
@@ -220,6 +221,9 @@ struct WeightStreamer::Impl {
   void load(Block &block, Priority priority);
   void fetch(Block &block, Priority priority, uint32_t retries);
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
+  /// Returns true if another rank has the weight.
+  bool isElsewhere(const WeightSource &source) const;
+  void gather(Block &block);
   void queueFile(Block &block, const Weight &weight, const TransferOptions &how, uint64_t &slabOffset,
                  const Fence &free);
   void readInto(const Block &block, const Weight &weight, uint64_t from, const Tensor &target);
@@ -254,7 +258,7 @@ struct WeightStreamer::Impl {
 
   void beginStep();
   void endStep(bool aborted);
-  void dropSeenOutside();
+  void dropStale();
   void flushSeenOutside();
   void endCopies();
   void abortStep();
@@ -263,6 +267,9 @@ struct WeightStreamer::Impl {
   WeightStagehandConfig config;
   WeightStreamerOptions options;
   TransferEngine &engine;
+  /// The ranks that weights are gathered from, or null; and why one could not be that nobody waits for yet.
+  std::shared_ptr<Collectives> ranks;
+  std::optional<Error> lostGathering;
 
   std::vector<std::unique_ptr<ProgramPlan>> programs;
   /// The plans by program. Modules that were made of one binary share it.

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Does what WeightStagehand decides: the parameters that a program's blocks use
-// lie in host memory, in a safetensors file or in a slab, and are in a ring of
+// lie in host memory, in a safetensors file, in a slab or on other ranks, and are in a ring of
 // slots on the device while their block runs, and as long after as there is
 // room. It is the sink of the executor's events:
 //
@@ -52,9 +52,10 @@
 
 namespace segue::inline runtime {
 
+class Collectives;
 class SafetensorsFile;
 
-/// The place of a streamed parameter between two uses: one of three.
+/// The place of a streamed parameter between two uses: one of four.
 struct WeightSource {
   /// A tensor in memory of the host. What a program writes is copied back to it. Beside one
   /// of the others it stands for the parameter where programs are called, and its bytes are
@@ -66,6 +67,9 @@ struct WeightSource {
   /// True if it is in the slab of the options under `name`; it is read-only then.
   bool inSlab = false;
   std::string name;
+  /// The rank that has it, if one alone has (WeightStreamer::gatherBy). It sends the others what `host` holds there;
+  /// elsewhere `host` stands for the parameter, and its bytes are not read.
+  std::optional<int> rank;
 };
 
 /// A parameter that comes with its block.
@@ -134,6 +138,14 @@ public:
   /// Returns false if it is not granted.
   bool reservePinned(uint64_t bytes);
   void releasePinned(uint64_t bytes);
+
+  /// Has weights come from the ranks that have them, which all of these take part in. Every rank then brings the same
+  /// blocks in the same order, whatever its memory and link are like, as the others wait for what it sends: the ring
+  /// has as many slots as programs use at once and the window ahead, and none are given back or lent; ends of loads are
+  /// heard where the order of blocks says; and a step or evaluation finds nothing there of the one before. Called
+  /// before start(). Throws Unsupported for a policy that goes by measured times.
+  void gatherBy(std::shared_ptr<Collectives> ranks);
+  bool gathers() const;
 
   /// Returns the block in which all programs added so far touch the parameter, so that it
   /// can come with it; empty if there is none.

@@ -88,10 +88,14 @@ enum class Sharding : int8_t {
   /// values (ZeRO's first stage).
   States = 1,
   /// And gradients: the sum of one is made where the parameter is updated, and nobody else keeps any (the second stage).
-  Gradients = 2
+  Gradients = 2,
+  /// States and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's
+  /// ring, with their block, in forward and in backward (the third stage, FSDP). Parameters that come with no block, and
+  /// gradients, stay on every rank.
+  Parameters = 3
 };
-inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients};
-/// Returns the name that users give: "ddp", "zero1", "zero2".
+inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters};
+/// Returns the name that users give: "ddp", "zero1", "zero2", "zero3".
 std::string_view name(Sharding sharding);
 /// Reads such a name. Throws InvalidArgument, naming those that there are.
 Sharding parseSharding(const std::string &text);
@@ -233,8 +237,8 @@ public:
   const std::vector<ParameterInfo> &parameters() const;
 
   /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
-  /// bound memory where there is any. Throws NameUnknown with the nearest key,
-  /// LayoutMismatch for another shape or element type.
+  /// bound memory where there is any; does nothing where another rank alone has it, which sets it, too. Throws
+  /// NameUnknown with the nearest key, LayoutMismatch for another shape or element type.
   void setParameter(std::string_view key, const Tensor &tensor);
 
   /// Makes the parameter use the storage of `tensor`, so that training changes it in place
@@ -277,7 +281,8 @@ public:
   std::vector<std::string> slabParameters() const;
 
   /// Returns the parameter itself, not a copy: the next step changes it. Throws
-  /// NameUnknown, MissingWeight if it has no value yet.
+  /// NameUnknown, MissingWeight if it has no value yet; InvalidArgument for one that another rank alone has
+  /// (Sharding::Parameters).
   const Tensor &parameter(std::string_view key) const;
 
   /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
@@ -321,7 +326,8 @@ public:
   /// Drops the gradients that wait.
   void clearGradients();
 
-  /// Runs inference, and returns the outputs of the last module by name. Changes nothing.
+  /// Runs inference, and returns the outputs of the last module by name. Changes nothing. Where ranks gather
+  /// parameters, every rank calls it; RankFailed where one does something else.
   TensorMap evaluate(const TensorMap &batch);
 
   /// Returns the number of steps finished since the beginning of training.
@@ -332,7 +338,7 @@ public:
   const TensorMap &state() const;
 
   /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among
-  /// Checkpoint::deferred.
+  /// Checkpoint::deferred, and those that another rank alone has are not there.
   Checkpoint checkpoint() const;
   /// Restores all of a checkpoint by copying; steps after it give the same losses to the
   /// bit. Drops waiting gradients. Throws MissingWeight, NameUnknown, LayoutMismatch,
@@ -375,7 +381,7 @@ public:
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
   /// sealAt takes the place of what is sealed. `notes` are kept with it, and load returns them. Where ranks share
-  /// states out, every rank saves, and rank 0 writes the file with the states of all; RankFailed where one cannot. To a
+  /// states out, every rank saves, and rank 0 writes the file with those of all; RankFailed where one cannot. To a
   /// folder (isCheckpointFolder) every rank of several saves, and each writes its share: what it alone has, and an equal
   /// part of what all have; values are agreed on before, as before a step. Every rank loads either, as many as there are
   /// then, and reads what it needs.
