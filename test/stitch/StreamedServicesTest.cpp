@@ -247,7 +247,7 @@ TEST(StreamedServices, PlansBesideARing) {
                            "sim:streams,dram=4MiB,pinned=8MiB,link=8GB/s,latency=1us,adversarial=7"}) {
     SCOPED_TRACE(spec);
     DeviceRef device = Device::open(spec);
-    Session refused = makeSession(device, plannedConfig(80000));
+    Session refused = makeSession(device, plannedConfig(80000, 1));
     auto [code, what] = errorOf([&] { refused.step(batchOf(device, 0), 1e-2); });
     ASSERT_EQ(code, ErrorCode::BudgetInfeasible) << what;
     EXPECT_EQ(what.find("BUDGET_INFEASIBLE: no plan keeps to 80000 bytes of device_dram"), 0u) << what;
@@ -272,7 +272,7 @@ TEST(StreamedServices, PlansBesideARing) {
       }
     }
     device = Device::open(spec);
-    Session below = makeSession(device, plannedConfig(least - 1));
+    Session below = makeSession(device, plannedConfig(least - 128, 1)); // what is named may be that much more
     auto [again, text] = errorOf([&] { below.step(batchOf(device, 0), 1e-2); });
     EXPECT_EQ(again, ErrorCode::BudgetInfeasible);
     EXPECT_EQ(smallestNamed(text), least) << text;
@@ -549,7 +549,7 @@ TEST(StreamedFaults, NoRoomForTheRing) {
 // where watermarks follow the cap, where they are given, and beside a plan; also
 // where the device is full before the ring is asked for.
 TEST(StreamedFaults, EveryCapThatIsTooSmallForTheRingIsRefusedWithTheSmallest) {
-  constexpr uint64_t tooSmall = 30000, starved = 100000;
+  constexpr uint64_t tooSmall = 30000, starved = 80000;
   const double expected = expectedCourse(1).losses[0];
   struct Case {
     const char *name, *keys;

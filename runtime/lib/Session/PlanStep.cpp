@@ -164,6 +164,8 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
     if (weights && weights->makeRoom(smallest - budget))
       continue;
     uint64_t twinBytes = found.played.allocations.bytesBefore;
+    if (weights) // a ring of another budget leaves its room elsewhere, at another distance from where blocks may begin
+      smallest = (smallest + 2 * (defaultAlignment - 1)) / defaultAlignment * defaultAlignment;
     throw errorOf({.askedBytes = budget,
                    .smallestBytes = smallest,
                    .setBy = planner.profile().events[planner.tightestEvent()],

@@ -501,18 +501,24 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   const StepAllocations &steps = certified.played.allocations;
   FreeRoom empty{{{steps.bytesBefore, uint64_t(1) << 60}}, steps.bytesBefore};
   auto pack = [&](const FreeRoom &room, std::span<const AddressRange> ranges) {
-    std::optional<AddressPlan> packed = packAddresses(steps, ranges, bytes - std::min(bytes, room.liveBytes));
-    if (!packed)
-      return;
-    // Free bytes between the plan's ranges, too small to be of use, are lost.
-    uint64_t between = 0, end = packed->ranges.empty() ? 0 : packed->ranges.back().end();
-    for (const AddressRange &range : room.ranges)
-      between += std::min(end, range.end()) - std::min(end, range.begin);
-    uint64_t needed = room.liveBytes + std::max(between, packed->bytes());
-    if (certified.addresses && certified.bytes <= needed)
-      return;
-    certified.addresses = std::move(packed);
-    certified.bytes = needed;
+    // Packing ends where it is good enough, and may have to be better by what is lost.
+    for (uint64_t goal = bytes - std::min(bytes, room.liveBytes), lost = 0;; goal -= lost) {
+      std::optional<AddressPlan> packed = packAddresses(steps, ranges, goal);
+      if (!packed)
+        return;
+      // Free bytes between the plan's ranges, too small to be of use, are lost.
+      uint64_t between = 0, end = packed->ranges.empty() ? 0 : packed->ranges.back().end(), own = packed->bytes();
+      for (const AddressRange &range : room.ranges)
+        between += std::min(end, range.end()) - std::min(end, range.begin);
+      uint64_t needed = room.liveBytes + std::max(between, own);
+      if (!certified.addresses || needed < certified.bytes) {
+        certified.addresses = std::move(packed);
+        certified.bytes = needed;
+      }
+      lost = needed - std::min(needed, bytes);
+      if (!lost || own > goal || goal < lost)
+        return;
+    }
   };
   if (room && !room->ranges.empty()) {
     // Addresses are packed into the largest range alone, as on an empty device, if it is enough.
