@@ -67,7 +67,8 @@ def calls(trainer):
 
 calls(free)
 launches, graphs, events, products = calls(free)
-assert launches == products == 0 and 4 <= graphs <= 8 and events <= 25, (launches, graphs, events, products)
+# One launch has nothing in a row with it.
+assert launches <= 1 and products == 0 and 4 <= graphs <= 8 and events <= 25, (launches, graphs, events, products)
 
 # Four fifths of its peak by a plan, on another GPU, whose memory nobody shares: the same bits.
 cap = free.peak_bytes * 8 // 10 / 2**20

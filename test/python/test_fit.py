@@ -142,7 +142,7 @@ def test_no_is_an_answer():
 
 def test_a_table():
     whole = segue.fit(gpt, TOKENS)
-    budget = whole.smallest_budget_bytes - 1
+    budget = whole.smallest_budget_bytes * 99 // 100  # what is named is enough, and may be a little more than the least
     table = segue.fit_table(gpt, TOKENS, sequence_lengths=[32, 64], optimizers=[segue.AdamW(), segue.SGD(momentum=0.9)], lora_ranks=[0, 8],
                             budget=budget)
     found = {(r.batch_size, r.sequence_length, r.optimizer.kind, r.lora_rank): r.memory for r in table.rows}

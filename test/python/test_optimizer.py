@@ -153,10 +153,11 @@ def test_grad_norm_is_the_sum_of_all_squares():
     gradients = [torch.randn(shape) for shape in SHAPES.values()]
     lines = [f"    %c{k} = segue.constant {constant(g)} : {type_}"
              for k, (g, (_, type_)) in enumerate(zip(gradients, arguments))]
-    lines.append(f"    %n = func.call @grad_norm(%c0, %c1, %c2, %c3) : ({', '.join(t for _, t in arguments)}) -> tensor<f32>")
-    [[found]] = run_main(text, lines, [("%n", "tensor<f32>")])
-    norm = torch.nn.utils.get_total_norm(gradients).item()
-    assert found == pytest.approx(norm**2, rel=1e-5)
+    lines.append(f"    %n:5 = func.call @grad_norm(%c0, %c1, %c2, %c3) : ({', '.join(t for _, t in arguments)}) -> "
+                 "(tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)")
+    found, *each = run_main(text, lines, [("%n#0", "tensor<4xf32>"), *((f"%n#{k}", "tensor<1xf32>") for k in range(1, 5))])
+    assert found == [value for [value] in each] == pytest.approx([gradient.square().sum().item() for gradient in gradients], rel=1e-5)
+    assert sum(found) == pytest.approx(torch.nn.utils.get_total_norm(gradients).item()**2, rel=1e-5)
 
 
 def test_the_guide_is_true(capsys):

@@ -259,7 +259,8 @@ def test_states_are_a_byte_per_element():
     assert coded > 0 < plain
     assert sum(state.nbytes for state in states.values()) == 2 * (coded * (1 + 4 / 256) + 4 * plain)
     peaks = [segue.fit(model, batches(1)[0], optimizer=replace(ADAMW, state_bits=bits)).unconstrained.peak_bytes for bits in (8, 32)]
-    assert peaks[1] - peaks[0] == pytest.approx(2 * coded * (3 - 4 / 256), rel=0.02)
+    spared = 2 * coded * (3 - 4 / 256)
+    assert 0.9 * spared < peaks[1] - peaks[0] < 1.02 * spared  # less where an update that decodes is the peak
 
 
 def test_a_group_may_keep_f32_and_others_codes(tmp_path):
