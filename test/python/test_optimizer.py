@@ -160,6 +160,24 @@ def test_grad_norm_is_the_sum_of_all_squares():
     assert sum(found) == pytest.approx(torch.nn.utils.get_total_norm(gradients).item()**2, rel=1e-5)
 
 
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_squares_of_many_gradients_are_joined_in_groups(in_backward):
+    """A value that a kernel joins is a parameter of it, of which a GPU's kernel has room for some hundred."""
+    count, width = 300, 8
+    role = "{segue.name = \"%s\", segue.role = #segue.role<%s>}"
+    arguments = ", ".join(f"%w{i}: tensor<{width}xf32> {role % (f'w{i}', 'parameter')}" for i in range(count))
+    sums = [f"  %h{i + 1} = segue.mul %h{i}, %w{i} : tensor<{width}xf32>" for i in range(count)]
+    text = "\n".join([f"func.func @forward(%h0: tensor<{width}xf32> {role % ('x', 'input')}, {arguments}) -> (tensor<f32> {role % ('loss', 'output')}) {{", *sums,
+                      f"  %loss = segue.reduce sum %h{count} dims [0] : tensor<{width}xf32> -> tensor<f32>", "  return %loss : tensor<f32>", "}"])
+    passes = ["segue-autodiff", "segue-optimizer{optimizer=sgd}", *(["segue-update-in-backward"] if in_backward else []), "cse", "canonicalize"]
+    joins = r"segue.concat ((?:%\w+(?:, )?)+) dim"
+    flat = segue_opt(text, f"--pass-pipeline=builtin.module({','.join(passes)})")
+    assert sorted(inputs.count("%") for inputs in re.findall(joins, flat)) == [3, 44, 128, 128]
+    fused = segue_opt(text, f"--pass-pipeline=builtin.module({','.join(passes)},func.func(segue-form-kernels))")
+    regions = [sum(inputs.count("%") for inputs in re.findall(joins, region)) for region in fused.split("segue.fused")[1:]]
+    assert sum(regions) == 303 and max(regions) <= 256, regions
+
+
 def test_the_guide_is_true(capsys):
     guide = (Path(__file__).parents[2] / "docs/guides/optimizers.md").read_text()
     torch.manual_seed(0)

@@ -198,9 +198,11 @@ OpFoldResult ConcatOp::fold(FoldAdaptor adaptor) {
 }
 
 namespace {
-/// A concatenation inside of another along the same dimension: one takes all.
+/// A concatenation inside of another along the same dimension: one takes all, unless these are so many that somebody has
+/// joined them in groups.
 struct FlattenConcat : OpRewritePattern<ConcatOp> {
   using OpRewritePattern::OpRewritePattern;
+  static constexpr size_t mostParts = 128;
 
   LogicalResult matchAndRewrite(ConcatOp op, PatternRewriter &rewriter) const override {
     SmallVector<Value> parts;
@@ -211,7 +213,7 @@ struct FlattenConcat : OpRewritePattern<ConcatOp> {
       else
         parts.push_back(input);
     }
-    if (parts.size() == op.getInputs().size())
+    if (parts.size() == op.getInputs().size() || parts.size() > mostParts)
       return failure();
     rewriter.modifyOpInPlace(op, [&] { op.getInputsMutable().assign(parts); });
     return success();

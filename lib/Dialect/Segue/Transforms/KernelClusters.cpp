@@ -18,6 +18,8 @@ using namespace segue;
 
 /// The most ops of one kernel: compile time grows with the square.
 constexpr size_t kMostOps = 192;
+/// The most values that a kernel joins. Each is a parameter of it, and those of a GPU's kernel take 4,352 bytes at most.
+constexpr size_t kMostJoined = 256;
 /// A scalar that takes more ops is computed once, by a kernel.
 constexpr size_t kMostScalarOps = 24;
 /// A whole row of a sum in one task holds up what is merged into it.
@@ -252,6 +254,7 @@ KernelClusters::KernelClusters(Block &block) : block(block) {
     ops.push_back(&op);
     Node node;
     node.ops.push_back(&op);
+    node.joined = isa<ConcatOp>(op) ? op.getNumOperands() : 0;
     node.update = op.getAttr(SegueDialect::kUpdateAttr);
     node.isBarrier = kind == OpKind::Barrier;
     if (!node.isBarrier) {
@@ -394,7 +397,8 @@ SmallVector<KernelClusters::Edge> KernelClusters::edgesBetween(unsigned from, un
 }
 
 bool KernelClusters::mayShare(const Node &a, const Node &b) {
-  if (a.isBarrier || b.isBarrier || a.update != b.update || a.ops.size() + b.ops.size() > kMostOps)
+  if (a.isBarrier || b.isBarrier || a.update != b.update || a.ops.size() + b.ops.size() > kMostOps ||
+      a.joined + b.joined > kMostJoined)
     return false;
   if (!a.readsTable && !b.readsTable)
     return true;
@@ -423,6 +427,7 @@ void KernelClusters::merge(unsigned a, unsigned b, const KernelShape &shape) {
   unsigned other = leader == a ? b : a;
   Node &kept = nodes[leader], &gone = nodes[other];
   kept.ops.append(gone.ops);
+  kept.joined += gone.joined;
   llvm::sort(kept.ops, [&](Operation *l, Operation *r) { return numbers.lookup(l) < numbers.lookup(r); });
   kept.isElementwise &= gone.isElementwise;
   kept.shape = shape;

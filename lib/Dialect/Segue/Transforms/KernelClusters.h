@@ -69,6 +69,8 @@ private:
     llvm::SmallVector<mlir::Operation *> ops;
     KernelShape shape;
     bool isBarrier = false;
+    /// The values that its ops join, each of which is an input.
+    size_t joined = 0;
     /// True if it has nothing but elementwise ops.
     bool isElementwise = true;
     /// The parameter that its ops update; null for others. The two share no kernel: an update

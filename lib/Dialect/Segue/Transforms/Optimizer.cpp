@@ -111,8 +111,8 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
   return trained;
 }
 
-/// The sums of squares of gradients, together first, for whoever has all of them; then each by itself, of which a rank
-/// takes those of its own gradients.
+/// The sums of squares of gradients, together first, for whoever has all of them, if there are several; then each by
+/// itself, of which a rank takes those of its own gradients.
 static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters) {
   FunctionWriter writer(module, SegueDialect::kGradNorm);
   OpBuilder &b = writer.builder;
@@ -129,9 +129,11 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
     sums.push_back(ReshapeOp::create(b, parameter.loc, RankedTensorType::get({1}, b.getF32Type()), sum));
   }
   b.setListener(nullptr);
-  Value all = sums.empty() ? Value(ConstantOp::create(b, module.getLoc(), RankedTensorType::get({1}, b.getF32Type()), 0.0))
-                           : Value(ConcatOp::create(b, module.getLoc(), sums, 0));
-  writer.addResult(all, kGradSquares, Role::Output);
+  if (sums.empty())
+    writer.addResult(ConstantOp::create(b, module.getLoc(), RankedTensorType::get({1}, b.getF32Type()), 0.0), kGradSquares,
+                     Role::Output);
+  else if (sums.size() > 1) // one alone is all of them
+    writer.addResult(joinVectors(b, module.getLoc(), sums), kGradSquares, Role::Output);
   for (auto [parameter, sum] : llvm::zip_equal(parameters, sums))
     writer.addResult(sum, (kGradSquares + "." + parameter.name).str(), Role::Output);
   writer.finish();

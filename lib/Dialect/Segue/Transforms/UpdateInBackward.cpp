@@ -86,7 +86,7 @@ public:
       addResult(map.lookup(value), attrs.getDictionary(optimizer.getContext()));
     }
     if (!squares.empty())
-      addResult(ConcatOp::create(builder, backward.getLoc(), squares, 0),
+      addResult(joinVectors(builder, backward.getLoc(), squares),
                 signatureAttrs(backward.getContext(), kGradSquares, Role::Output));
     dropGradients(trained);
   }

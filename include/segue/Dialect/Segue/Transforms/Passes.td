@@ -153,8 +153,8 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
     `ema.p` does. `StateCodes.h` says what codes mean.
 
     `@grad_norm` returns the sums of squares of the elements of each gradient of a
-    parameter: first `grad_norm_squares`, all in their order, then each by
-    itself, for a rank that has some gradients alone. The session adds them up
+    parameter: first `grad_norm_squares`, all in their order, where there are
+    several, then each by itself, for a rank that has some gradients alone. The session adds them up
     over its modules, takes the root and passes `clip`.
 
     `segue.weight_decay` on a parameter of `@forward` overrides `decay` for it.
@@ -174,12 +174,11 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
       %4 = segue.sub %w, %3 : tensor<4xf32>
       return %4 : tensor<4xf32>
     }
-    func.func @grad_norm(%grad: tensor<4xf32>) -> (tensor<1xf32>, tensor<1xf32>) {
+    func.func @grad_norm(%grad: tensor<4xf32>) -> tensor<1xf32> {
       %0 = segue.mul %grad, %grad : tensor<4xf32>
       %1 = segue.reduce sum %0 dims [0] : tensor<4xf32> -> tensor<f32>
       %2 = segue.reshape %1 : tensor<f32> -> tensor<1xf32>
-      %3 = segue.concat %2 dim 0 : tensor<1xf32> -> tensor<1xf32>
-      return %3, %2 : tensor<1xf32>, tensor<1xf32>
+      return %2 : tensor<1xf32>
     }
     ```
   }];
