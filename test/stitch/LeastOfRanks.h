@@ -19,7 +19,7 @@ namespace segue::test {
 
 /// Returns the smallest dram of `device` in which no rank is refused by `certify`, which certifies its steps.
 inline uint64_t leastOfRanks(int ranks, const std::string &device, const std::function<void(Rank &)> &certify) {
-  // What holds no session is refused for steps of one batch, and others may want more.
+  // A device that holds no session is refused for steps of one batch, and steps of several may want more.
   for (uint64_t enough = 4096;;) {
     std::vector<uint64_t> least(static_cast<size_t>(ranks));
     onRanks(ranks, device + ",dram=" + std::to_string(enough), [&](Rank &rank) {

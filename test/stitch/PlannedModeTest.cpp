@@ -427,7 +427,7 @@ TEST_P(PlannedModeTest, PlansAgainWithMeasuredTimes) {
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();
   uint64_t cap = caps().least;
-  // Of the least bytes is a plan that makes nothing again, which packs better.
+  // In the least bytes the session goes by a plan that makes nothing again, as that packs better.
   const ResidencyPlan &least = plans.plan(plans.smallestBudget());
   const ResidencyPlan &plan = least.isRemaking ? plans.movedPlan(plans.smallestBudget()) : least;
   // Saved tensors are activations; parameters, gradients and states are not.

@@ -58,11 +58,11 @@ static const Binary &binaryOf(int layers, const std::string &optimizer) {
   return found->second;
 }
 
-/// Ranks that gather parameters have no mix of devices, nor all parameters: RankModes.RandomRunsThatGather draws theirs.
+/// Ranks that gather parameters have no mix of devices, nor all parameters: RankGathering.RandomRunsThatGather draws theirs.
 static constexpr Sharding drawnShardings[] = {Sharding::None, Sharding::States, Sharding::Gradients};
 
 namespace {
-/// What all ranks of a run have alike and its bits depend on.
+/// A Task is what all ranks of a run have alike, and what its bits depend on.
 struct Task {
   int layers = 2;
   std::string optimizer;

@@ -11,201 +11,16 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Collectives/OnRanks.h"
-#include "CompiledModule.h"
-#include "DeepModel.h"
-#include "ErrorOf.h"
-#include "LeastOfRanks.h"
-#include "RandomTensors.h"
-#include "Session/TemporaryFolder.h"
-#include "segue/runtime/Program/ForwardEvents.h"
-#include "segue/runtime/Session/Session.h"
-#include "segue/runtime/Transfer/ToLayout.h"
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <fstream>
-#include <gtest/gtest.h>
-#include <limits>
-#include <mutex>
-#include <nlohmann/json.hpp>
-#include <random>
-#include <set>
+#include "RankModes.h"
 
 using namespace segue;
 using namespace segue::test;
-
-static constexpr int steps = 20;
-/// The strategies in which each rank updates parameters of its own.
-static constexpr Sharding sharded[] = {Sharding::States, Sharding::Gradients};
+using namespace segue::test::ranked;
 
 namespace {
-struct Way {
-  /// The name, and the device but for its memory, which is the least that trains; FOLDER stands for one of the test.
-  const char *name, *device;
-  /// The section memory.stagehand; empty: no services, and memory for everything.
-  const char *services = "";
-};
-
-/// Notes how many messages have been given to the network when each backward ends.
-struct Messages final : ForwardEvents {
-  DeviceRef device;
-  uint64_t before = 0;
-  std::vector<uint64_t> inBackward;
-  void receive(const Event &event) override { deliver(*this, event); }
-  void on(const event::PhaseBegin &begin) {
-    if (begin.phase == Phase::Backward)
-      before = device->position(Queue::Network);
-    else if (begin.phase == Phase::Optimizer)
-      inBackward.push_back(device->position(Queue::Network) - before);
-  }
-  void on(const auto &) {}
-};
-
 struct RankModes : testing::TestWithParam<Way> {};
-
-const char *const marks = R"({"activation_stagehand": {"enabled": true, "telemetry_enabled": false, "min_spill_bytes": 0,
-  "pinned_pool_classes_mb": [1], "slabs_per_class": 6, "vram_high_watermark_mb": 0.001, "vram_low_watermark_mb": 0},
-  "state_stagehand": {"mode": "on", "telemetry_enabled": false}})";
-const char *const plan = R"({"activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}})";
-const char *const ring = R"({"telemetry_enabled": false, "prefetch_window_blocks": 1, "vram_high_watermark_mb": 0.5})";
-const char *const planAndRing = R"({"telemetry_enabled": false, "prefetch_window_blocks": 1,
-  "vram_high_watermark_mb": 0.5,
-  "activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}})";
 } // namespace
-
-static const DeepModel model{.layers = 6, .rows = 256, .width = 64, .isRandom = true};
-
-static const Binary &binary() {
-  static const Binary file = model.compiled();
-  return file;
-}
-
-static void setValues(Session &session) {
-  for (const ParameterInfo &info : session.parameters())
-    session.setParameter(info.key, randomTensor(session.device(), info.desc.shape, uint32_t(info.key.back())));
-}
-
-/// Returns true if two tensors have the same bytes.
-static bool haveEqualValues(const Tensor &a, const Tensor &b) {
-  Tensor left = toHost(a), right = toHost(b);
-  uint64_t bytes = left.desc().spanBytes();
-  return left.desc() == right.desc() && std::memcmp(left.bytes(), right.bytes(), bytes) == 0;
-}
-
-/// How the batches of a step are given: at once, so that the last one is known, or one by one.
-enum class Given { AtOnce, OneByOne };
-
-/// Returns losses and norms of so many steps.
-static std::vector<float> trainNorms(Session &session, int count, int first, int batches, Given given = Given::AtOnce) {
-  std::vector<float> bits;
-  for (int i = 0; i < count; ++i) {
-    std::vector<TensorMap> step;
-    for (int batch = first; batch < first + batches; ++batch) {
-      auto seed = uint32_t(100 + 4 * session.stepCount() + batch);
-      step.push_back({{"x", randomTensor(session.device(), {model.rows, model.width}, seed)}});
-    }
-    if (given == Given::OneByOne)
-      for (const TensorMap &batch : step)
-        session.forwardBackward(batch);
-    StepResult result = given == Given::OneByOne ? session.optimize(1e-2) : session.step(step, 1e-2);
-    bits.push_back(float(result.loss));
-    bits.push_back(float(result.gradNorm));
-  }
-  return bits;
-}
-
-/// Returns these, and the parameters after the last.
-static std::vector<float> trainParameters(Session &session, int count, int first, int batches,
-                                          Given given = Given::AtOnce) {
-  std::vector<float> bits = trainNorms(session, count, first, batches, given);
-  for (const ParameterInfo &info : session.parameters())
-    std::ranges::copy(values(session.parameter(info.key)), std::back_inserter(bits));
-  return bits;
-}
-
-/// Returns these, and the states after the last.
-static std::vector<float> train(Session &session, int count, int first, int batches, Given given = Given::AtOnce) {
-  std::vector<float> bits = trainParameters(session, count, first, batches, given);
-  for (const auto &[key, state] : session.state())
-    std::ranges::copy(values(state), std::back_inserter(bits));
-  return bits;
-}
-
-static SessionOptions optionsOf(const Way &way) {
-  SessionOptions options;
-  options.maxGradNorm = 1e-3;
-  options.seed = 11;
-  options.warn = [](const std::string &text) {
-    if (text.find(" NaN and ") == text.npos) // of a batch that has them
-      ADD_FAILURE() << text;
-  };
-  std::string services = way.services;
-  if (!services.empty())
-    options.config = Config::parse(R"({"memory": {"stagehand": )" + services + "}}", "test");
-  return options;
-}
-
-/// Returns a session of one rank with everything in memory.
-static Session makeAlone() {
-  Session session(Device::open("cpu:threads=1"), {{"deep", binary()}}, optionsOf({"", ""}));
-  setValues(session);
-  return session;
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Ways, RankModes,
-    testing::Values(Way{"Cpu", "cpu:threads=1"}, Way{"Sim", "sim:pinned=16MiB,threads=1,link=8GB/s"},
-                    Way{"Streams", "sim:streams,pinned=16MiB,threads=1,adversarial=5"},
-                    Way{"Marks", "sim:pinned=16MiB,threads=1,link=8GB/s", marks},
-                    Way{"MarksInAnyOrder", "sim:pinned=16MiB,threads=1,adversarial=6", marks},
-                    Way{"Plan", "sim:pinned=16MiB,threads=1,link=8GB/s", plan},
-                    Way{"PlanInAnyOrder", "sim:streams,pinned=16MiB,threads=1,adversarial=7", plan},
-                    Way{"Ring", "sim:pinned=16MiB,threads=1,link=8GB/s", ring},
-                    Way{"PlanAndRing", "sim:pinned=16MiB,threads=1,link=8GB/s", planAndRing},
-                    Way{"PlanAboveADisk", "cpu:threads=1,disk=FOLDER?capacity=64MiB", plan},
-                    Way{"MarksAboveADisk", "cpu:threads=1,disk=FOLDER?capacity=64MiB", marks},
-                    Way{"PlanWithADiskBelowTheHost", "sim:host=512KiB,threads=1,disk=FOLDER?capacity=64MiB", plan}),
-    [](const auto &info) { return info.param.name; });
-
-namespace {
-struct RankModesRun {
-  /// `spare`: more memory than that, as a part of it.
-  explicit RankModesRun(const Way &way, size_t batches = 1, double spare = 0, Sharding sharding = Sharding::None)
-      : way(way), sharding(sharding) {
-    std::string name = way.device;
-    if (size_t at = name.find("FOLDER"); at != name.npos)
-      name.replace(at, 6, folder.path.string());
-    std::string services = way.services;
-    uint64_t least = services.empty() ? 16 << 20 : smallest(name, batches);
-    device = name + ",dram=" + std::to_string(uint64_t(double(least) * (1 + spare)));
-  }
-  std::vector<std::string> onRanks(const std::function<void(Rank &)> &body) const {
-    return segue::test::onRanks(2, device, body, {.seed = 9}, {.bucketBytes = 20000});
-  }
-  Session make(Rank &rank, EventSink *events = nullptr) const {
-    SessionOptions options = optionsOf(way);
-    options.seed += rank.number(); // that of rank 0 is taken
-    options.collectives = rank.together;
-    options.sharding = sharding;
-    options.events = events;
-    Session session(rank.device, {{"deep", binary()}}, std::move(options));
-    setValues(session);
-    return session;
-  }
-
-  const Way way;
-  const Sharding sharding;
-  TemporaryFolder folder;
-  std::string device;
-
-private:
-  /// The smallest memory in which no rank is refused for steps of so many batches.
-  uint64_t smallest(const std::string &name, size_t batches) const {
-    return leastOfRanks(2, name, [&](Rank &rank) { make(rank).certify(batches); });
-  }
-};
-} // namespace
+INSTANTIATE_TEST_SUITE_P(Ways, RankModes, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
 
 TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
   RankModesRun run(GetParam());
@@ -421,6 +236,110 @@ TEST(RankModes, SharedGradientsAreOfWholeSteps) {
             nothing(2));
 }
 
+// The squares of one gradient are all there are.
+TEST(RankModes, AGradientAloneHasAnOwner) {
+  DeepModel small{.layers = 1, .rows = 16, .width = 64};
+  Binary file = small.compiled();
+  auto course = [&](Session &session, int first, int batches) {
+    session.setParameter("w0", randomTensor(session.device(), {64, 64}, 1));
+    std::vector<float> norms;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<TensorMap> given;
+      for (int batch = first; batch < first + batches; ++batch)
+        given.push_back({{"x", randomTensor(session.device(), {16, 64}, uint32_t(10 * step + batch))}});
+      norms.push_back(float(session.step(given, 1e-2).gradNorm));
+    }
+    return norms;
+  };
+  Session alone(Device::open("cpu:threads=1"), {{"deep", file}}, {.maxGradNorm = 1e-3});
+  std::vector<float> norms = course(alone, 0, 2);
+  EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    Session session(rank.device, {{"deep", file}},
+                    {.maxGradNorm = 1e-3, .collectives = rank.together, .sharding = Sharding::Gradients});
+    EXPECT_EQ(course(session, rank.number(), 1), norms);
+    EXPECT_TRUE(haveEqualValues(session.parameter("w0"), alone.parameter("w0")));
+  }),
+            nothing(2));
+}
+
+namespace {
+/// Fails in the midst of a backward, once.
+struct FailsInBackward final : ForwardEvents {
+  /// The ends of blocks of backwards that are left until then.
+  int left;
+  explicit FailsInBackward(int left) : left(left) {}
+  bool isBackward = false;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) { isBackward = begin.phase == Phase::Backward; }
+  void on(const event::BlockEnd &) {
+    if (isBackward && left-- == 0)
+      throw Error(ErrorCode::InvalidArgument, "a test wants no more of this backward");
+  }
+  void on(const auto &) {}
+};
+} // namespace
+
+// Gradients that wait for their message when backward fails go with the step: the others hear of it at their next meeting,
+// and all take the step again.
+TEST(RankModes, AStepThatFailsInBackwardIsTakenAgain) {
+  const DeepModel deep{.layers = 16, .rows = 64, .width = 32, .isRandom = true};
+  const Binary file = deep.compiled();
+  auto course = [&](Session &session, int count, int first, int batches) {
+    std::vector<float> bits;
+    for (int i = 0; i < count; ++i) {
+      std::vector<TensorMap> step;
+      for (int batch = first; batch < first + batches; ++batch)
+        step.push_back({{"x", randomTensor(session.device(), {64, 32}, uint32_t(10 * session.stepCount() + batch))}});
+      StepResult result = session.step(step, 1e-4);
+      bits.insert(bits.end(), {float(result.loss), float(result.gradNorm)});
+    }
+    return bits;
+  };
+  auto make = [&](const DeviceRef &device, const char *services, SessionOptions more) {
+    SessionOptions options = optionsOf({"", "", services});
+    options.collectives = more.collectives;
+    options.sharding = more.sharding;
+    options.events = more.events;
+    options.warn = [](const std::string &text) { // the step that is taken again may leave the addresses of its plan
+      EXPECT_NE(text.find(" departed from the addresses of its plan"), text.npos) << text;
+    };
+    Session session(device, {{"deep", file}}, std::move(options));
+    for (const ParameterInfo &info : session.parameters()) {
+      Tensor value = randomTensor(device, info.desc.shape, uint32_t(info.key.back()));
+      for (float &each : std::span(value.data<float>(), value.elementCount()))
+        each *= 0.2f;
+      session.setParameter(info.key, value);
+    }
+    return session;
+  };
+  Session alone = make(Device::open("cpu:threads=1"), "", {});
+  const std::vector<float> expected = course(alone, 3, 0, 2);
+  for (auto [device, services] : {std::pair("cpu:threads=1", ""), {"sim:pinned=16MiB,threads=1,link=8GB/s,dram=4MiB", ""},
+                                  {"sim:pinned=16MiB,threads=1,link=8GB/s,dram=500000", plan}})
+    for (Sharding sharding : {Sharding::None, Sharding::Gradients})
+      for (int blocks : {1, 9, 20}) { // of the second step: some messages have gone, and some gradients wait
+        SCOPED_TRACE(std::string(device) + ", " + std::string(name(sharding)) + ", " + std::to_string(blocks));
+        EXPECT_EQ(onRanks(
+                      2, device,
+                      [&](Rank &rank) {
+                        FailsInBackward fails(INT_MAX);
+                        Session session = make(rank.device, services,
+                                               {.collectives = rank.together, .sharding = sharding, .events = &fails});
+                        std::vector<float> bits = course(session, 1, rank.number(), 1);
+                        if (rank.number() == 1)
+                          fails.left = blocks;
+                        auto [code, what] = errorOf([&] { course(session, 1, rank.number(), 1); });
+                        EXPECT_EQ(code, rank.number() ? ErrorCode::InvalidArgument : ErrorCode::RankFailed) << what;
+                        EXPECT_NE(what.find("a test wants no more of this backward"), what.npos) << what;
+                        fails.left = INT_MAX;
+                        std::ranges::copy(course(session, 2, rank.number(), 1), std::back_inserter(bits));
+                        EXPECT_TRUE(bits == expected);
+                      },
+                      {.timeoutSeconds = 5}, {.bucketBytes = 10000}),
+                  nothing(2));
+      }
+}
+
 // The sum of a gradient can be seen, and changed, where it is.
 TEST(RankModes, HooksSeeTheGradientsOfTheirRank) {
   for (Sharding sharding : shardings) {
@@ -468,10 +387,6 @@ TEST_P(RankModes, ACheckpointOfShardsIsThatOfOneRank) {
     trainParameters(session, 1, rank.number(), 1);
   }),
             nothing(2));
-  auto bytesOf = [](const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
   EXPECT_TRUE(bytesOf(shards) == bytesOf(alone));
   Session again = makeAlone();
   again.load(shards);
@@ -539,498 +454,4 @@ TEST(RankModes, UpdatesInBackwardAreRefusedOnAll) {
   });
   EXPECT_EQ(thrown[0], thrown[1]);
   EXPECT_NE(thrown[0].find("compile it without in-backward"), std::string::npos) << thrown[0];
-}
-
-// Each rank has the parameters that it updates, and gathers the others with their block.
-TEST_P(RankModes, GatheredParametersAreThoseOfOneRank) {
-  static std::map<std::string, std::vector<float>> parameters, states;
-  static const std::vector<float> expected = [] {
-    Session alone = makeAlone();
-    std::vector<float> bits = trainParameters(alone, steps, 0, 2);
-    for (const ParameterInfo &info : alone.parameters())
-      parameters[info.key] = values(alone.parameter(info.key));
-    for (const auto &[key, state] : alone.state())
-      states[key] = values(state);
-    bits.resize(2 * steps);
-    return bits;
-  }();
-  for (double spare : {0.0, 4.0}) {
-    SCOPED_TRACE(spare);
-    RankModesRun run(GetParam(), 1, spare, Sharding::Parameters);
-    std::vector<size_t> owned(2), counts(2);
-    std::vector<std::vector<uint64_t>> sent(2);
-    EXPECT_EQ(run.onRanks([&](Rank &rank) {
-      Messages messages;
-      messages.device = rank.device;
-      Session session = run.make(rank, &messages);
-      rank.device->memory().resetPeak();
-      EXPECT_TRUE(trainNorms(session, steps, rank.number(), 1) == expected);
-      EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
-      for (const ParameterInfo &info : session.parameters()) {
-        try {
-          EXPECT_TRUE(values(session.parameter(info.key)) == parameters.at(info.key)) << info.key;
-          ++owned[size_t(rank.number())];
-        } catch (const Error &error) {
-          std::string what = error.what();
-          EXPECT_NE(what.find("lives on rank " + std::to_string(1 - rank.number()) + " alone"), what.npos) << what;
-        }
-      }
-      for (const auto &[key, state] : session.state())
-        EXPECT_TRUE(values(state) == states.at(key)) << key;
-      counts[size_t(rank.number())] = session.state().size();
-      sent[size_t(rank.number())] = messages.inBackward;
-    }),
-              nothing(2));
-    EXPECT_EQ(sent[0], sent[1]);
-    // All gradients, and all blocks but the two that forward has left in the ring.
-    if (!*GetParam().services) {
-      EXPECT_EQ(sent[0], std::vector<uint64_t>(steps, uint64_t(2 * model.layers - 2)));
-    }
-    EXPECT_EQ(owned, std::vector(2, parameters.size() / 2));
-    EXPECT_EQ(counts, std::vector(2, states.size() / 2));
-  }
-}
-
-static RankModesRun gathering(const Way &way, size_t batches = 1, double spare = 0) {
-  return RankModesRun(way, batches, spare, Sharding::Parameters);
-}
-
-/// Returns a session of one rank that has taken so many steps of the batches of all.
-static Session trainedAlone(int count, int batches) {
-  Session session = makeAlone();
-  trainNorms(session, count, 0, batches);
-  return session;
-}
-
-/// Fails where a parameter that this rank has is not that of `other`. Returns how many it has.
-static size_t expectParametersOf(const Session &other, const Session &session) {
-  size_t owned = 0;
-  for (const ParameterInfo &info : session.parameters())
-    try {
-      EXPECT_TRUE(values(session.parameter(info.key)) == values(other.parameter(info.key))) << info.key;
-      ++owned;
-    } catch (const Error &error) {
-      if (error.code() == ErrorCode::StateTorn)
-        throw;
-      EXPECT_NE(std::string(error.what()).find(" alone and comes with its block (zero3)"), std::string::npos)
-          << error.what();
-    }
-  return owned;
-}
-
-TEST_P(RankModes, SumsOfSeveralBatchesGatherForEach) {
-  static const std::vector<float> expected = [] {
-    std::vector<float> bits;
-    RankModesRun plain({"", "cpu:threads=1"});
-    plain.onRanks([&](Rank &rank) {
-      Session session = plain.make(rank);
-      std::vector<float> own = trainNorms(session, 6, 2 * rank.number(), 2);
-      if (rank.number() == 0)
-        bits = own;
-    });
-    return bits;
-  }();
-  RankModesRun run = gathering(GetParam(), /*batches=*/2);
-  for (Given given : {Given::AtOnce, Given::OneByOne}) {
-    if (given == Given::OneByOne && *GetParam().services)
-      continue; // a plan or the least memory is that of batches that are known
-    EXPECT_EQ(run.onRanks([&](Rank &rank) {
-      Session session = run.make(rank);
-      EXPECT_TRUE(trainNorms(session, 6, 2 * rank.number(), 2, given) == expected);
-    }),
-              nothing(2));
-  }
-}
-
-// Between steps a rank has its own parameters and a ring of two blocks, wherever homes are.
-TEST_P(RankModes, ARankHasTheParametersThatItUpdatesAndARing) {
-  uint64_t one = uint64_t(model.width * model.width) * sizeof(float), all = uint64_t(model.layers) * one;
-  auto bytesOf = [&](Sharding sharding) {
-    RankModesRun run(GetParam(), 1, /*spare=*/4, sharding);
-    std::vector<std::pair<uint64_t, uint64_t>> bytes(2);
-    EXPECT_EQ(run.onRanks([&](Rank &rank) {
-      Session session = run.make(rank);
-      trainNorms(session, 2, rank.number(), 1);
-      rank.device->memory().resetPeak(); // that of now
-      auto &[homes, slots] = bytes[size_t(rank.number())];
-      for (const SpaceInfo &info : rank.device->spaces())
-        for (const MemoryHolder &holder : rank.device->memory().holders(info.space))
-          if (holder.owner.role == "parameter")
-            (holder.owner.value == "(weights)" ? slots : homes) += holder.bytesAtPeak;
-    }),
-              nothing(2));
-    EXPECT_EQ(bytes[0], bytes[1]);
-    return bytes[0];
-  };
-  EXPECT_EQ(bytesOf(Sharding::Parameters), std::pair(all / 2, 2 * one));
-  EXPECT_GE(bytesOf(Sharding::States).first, all);
-}
-
-// One file, the same that one rank writes, from which any number of ranks goes on, each with what is its own.
-TEST_P(RankModes, ACheckpointOfGatheredParametersIsThatOfOneRank) {
-  TemporaryFolder folder;
-  std::string alone = folder / "alone.safetensors", shared = folder / "shared.safetensors";
-  Session one = trainedAlone(3, 2);
-  one.save(alone, "notes");
-  trainNorms(one, 2, 0, 2);
-  RankModesRun run = gathering(GetParam());
-  EXPECT_EQ(run.onRanks([&](Rank &rank) {
-    Session session = run.make(rank);
-    trainNorms(session, 3, rank.number(), 1);
-    session.save(shared, "notes");
-    trainNorms(session, 2, rank.number(), 1);
-    expectParametersOf(one, session);
-    EXPECT_EQ(session.load(shared), "notes");
-    trainNorms(session, 2, rank.number(), 1);
-    EXPECT_EQ(expectParametersOf(one, session), size_t(model.layers) / 2);
-    auto [code, what] = errorOf([&] { session.save(folder / "missing" / "file.safetensors"); });
-    EXPECT_EQ(code, rank.number() ? ErrorCode::RankFailed : ErrorCode::IoFailed) << what;
-    trainNorms(session, 1, rank.number(), 1);
-  }),
-            nothing(2));
-  auto bytesOf = [](const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  EXPECT_TRUE(bytesOf(shared) == bytesOf(alone));
-}
-
-TEST(RankModes, AnyNumberOfRanksGoesOnFromACheckpointOfGatheredParameters) {
-  TemporaryFolder folder;
-  const std::string parts = (folder.path / "all").string() + "/";
-  const std::pair<std::string, std::string> places[] = {{folder / "first.safetensors", folder / "next.safetensors"},
-                                                        {parts, parts}};
-  for (const auto &[path, saved] : places) {
-    trainedAlone(2, 2).save(path);
-    for (int ranks : {1, 2, 3, 2, 1}) {
-      SCOPED_TRACE(path + " of " + std::to_string(ranks));
-      Session alone = makeAlone();
-      alone.load(path);
-      trainNorms(alone, 2, 0, ranks);
-      EXPECT_EQ(onRanks(
-                    ranks, "sim:pinned=16MiB,threads=1,dram=16MiB",
-                    [&](Rank &rank) {
-                      SessionOptions options = optionsOf({"", ""});
-                      options.collectives = rank.together;
-                      options.sharding = Sharding::Parameters;
-                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                      session.load(path);
-                      trainNorms(session, 2, rank.number(), 1);
-                      session.save(saved);
-                    },
-                    {.seed = 3}, {.bucketBytes = 20000, .addsInOrder = true}),
-                nothing(ranks));
-      Session again = makeAlone();
-      again.load(saved);
-      EXPECT_EQ(expectParametersOf(alone, again), size_t(model.layers));
-      if (saved != path)
-        std::filesystem::rename(saved, path);
-    }
-  }
-}
-
-TEST_P(RankModes, EvaluationsGatherTogether) {
-  auto lossesOf = [](Session &session, Rank &rank) {
-    trainNorms(session, 2, rank.number(), 1);
-    std::vector<double> losses;
-    for (uint32_t batch = 0; batch < 3; ++batch) {
-      Tensor x = randomTensor(rank.device, {model.rows, model.width}, 40 + 3 * uint32_t(rank.number()) + batch);
-      losses.push_back(session.evaluate({{"x", x}}).at("loss").item());
-    }
-    return losses;
-  };
-  static const std::vector<std::vector<double>> expected = [&] {
-    std::vector<std::vector<double>> losses(2);
-    RankModesRun plain({"", "cpu:threads=1"});
-    plain.onRanks([&](Rank &rank) {
-      Session session = plain.make(rank);
-      losses[size_t(rank.number())] = lossesOf(session, rank);
-    });
-    return losses;
-  }();
-  RankModesRun run = gathering(GetParam());
-  EXPECT_EQ(run.onRanks([&](Rank &rank) {
-    Session session = run.make(rank);
-    EXPECT_EQ(lossesOf(session, rank), expected[size_t(rank.number())]);
-    // A rank that evaluates alone is told so by name.
-    auto [code, what] = errorOf([&] {
-      if (rank.number() == 0)
-        session.evaluate({{"x", randomTensor(rank.device, {model.rows, model.width}, 1)}});
-      else
-        trainNorms(session, 1, 1, 1);
-    });
-    EXPECT_EQ(code, ErrorCode::RankFailed);
-    EXPECT_NE(what.find("\"a batch is evaluated\""), std::string::npos) << what;
-  }),
-            nothing(2));
-}
-
-// What fails on one rank before blocks are gathered, or is no number, fails on all, and the next step may be taken.
-TEST_P(RankModes, ARankThatCannotTakeAStepGathersForTheOthers) {
-  RankModesRun run = gathering(GetParam(), /*batches=*/2);
-  Session one = trainedAlone(0, 4);
-  EXPECT_EQ(run.onRanks([&](Rank &rank) {
-    Session session = run.make(rank);
-    auto batch = [&](bool isBad) {
-      Tensor x = Tensor::onHost(rank.device, {model.rows, model.width}, ElementType::f32);
-      std::fill_n(x.data<float>(), x.elementCount(), isBad ? std::numeric_limits<float>::quiet_NaN() : 0.5f);
-      return TensorMap{{"x", x}};
-    };
-    for (int bad : {0, 1}) { // of rank 1's batches
-      std::vector<TensorMap> step{batch(rank.number() == 1 && bad == 0), batch(rank.number() == 1 && bad == 1)};
-      auto [code, what] = errorOf([&] { session.step(step, 1e-2); });
-      EXPECT_EQ(code, rank.number() ? ErrorCode::NanLoss : ErrorCode::RankFailed) << what;
-    }
-    std::vector<TensorMap> unequal(rank.number() ? 1 : 2, batch(false));
-    auto [code, what] = errorOf([&] { session.step(unequal, 1e-2); });
-    EXPECT_EQ(code, ErrorCode::RankFailed);
-    EXPECT_NE(what.find("rank 0 has 2 batches, and rank 1 1"), std::string::npos) << what;
-    std::vector<TensorMap> wrong(2, batch(false));
-    if (rank.number() == 0)
-      wrong[0].begin()->second = Tensor::onHost(rank.device, {3, 5}, ElementType::f32);
-    std::tie(code, what) = errorOf([&] { session.step(wrong, 1e-2); });
-    EXPECT_EQ(code == ErrorCode::RankFailed, rank.number() == 1) << what;
-    EXPECT_EQ(expectParametersOf(one, session), size_t(model.layers) / 2);
-    trainNorms(session, 2, 2 * rank.number(), 2);
-    EXPECT_EQ(session.stepCount(), 2);
-  }),
-            nothing(2));
-}
-
-// Ranks with other budgets and services gather in one order all the same: what each decides of its memory is not asked.
-TEST(RankModes, RanksOfDifferentBudgetsGatherInOneOrder) {
-  Session one = trainedAlone(8, 2);
-  const std::string ringOnly = R"({"telemetry_enabled": false, "prefetch_window_blocks": 2, "max_inflight_transfers": 1,
-    "nan_inf_check": false)";
-  auto beside = [&](std::string services) { return ringOnly + ", " + services.substr(1); };
-  const std::string ways[] = {ringOnly + "}", beside(marks), beside(plan)};
-  for (const std::string &first : ways)
-    for (const std::string &second : ways) {
-      SCOPED_TRACE(first + " and " + second);
-      std::vector<std::string> devices(2, "sim:streams,pinned=16MiB,threads=1,adversarial=4,dram=");
-      for (size_t rank = 0; rank < 2; ++rank) {
-        const std::string &services = rank ? second : first;
-        RankModesRun least = gathering({"", "sim:streams,pinned=16MiB,threads=1,adversarial=4", services.c_str()});
-        devices[rank] += services == ways[0] ? "16MiB" : least.device.substr(least.device.find("dram=") + 5);
-      }
-      EXPECT_EQ(onRanks(
-                    2, devices[0],
-                    [&](Rank &rank) {
-                      const std::string &services = rank.number() ? second : first;
-                      rank.device = Device::open(devices[size_t(rank.number())]);
-                      rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
-                      SessionOptions options = optionsOf({"", "", services.c_str()});
-                      options.collectives = rank.together;
-                      options.sharding = Sharding::Parameters;
-                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                      setValues(session);
-                      trainNorms(session, 8, rank.number(), 1);
-                      expectParametersOf(one, session);
-                    },
-                    {.seed = 2}),
-                nothing(2));
-    }
-}
-
-// A rank that is gone at any of its calls ends the others, whose parameters are those of a whole step.
-TEST(RankModes, ARankThatIsGoneWhileAllGatherEndsTheOthers) {
-  std::vector<Session> after;
-  for (int count = 0; count < 4; ++count)
-    after.push_back(trainedAlone(count, 2));
-  std::mutex mutex;
-  size_t whole = 0;
-  for (const char *device : {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB"})
-    for (bool vanishes : {false, true})
-      for (uint64_t call = 0; call < 120; call += vanishes ? 17 : 3) {
-        int gone = int(call / 3 % 2);
-        EXPECT_EQ(onRanks(
-                      2, device,
-                      [&](Rank &rank) {
-                        SessionOptions options = optionsOf({"", ""});
-                        options.collectives = rank.together;
-                        options.sharding = Sharding::Parameters;
-                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                        setValues(session);
-                        auto [code, what] = errorOf([&] { trainNorms(session, 3, rank.number(), 1); });
-                        bool isWell = code == ErrorCode(-1); // the fault comes later
-                        EXPECT_TRUE(code == ErrorCode::RankFailed || isWell) << what;
-                        std::lock_guard lock(mutex);
-                        EXPECT_EQ(expectParametersOf(after[size_t(session.stepCount())], session),
-                                  size_t(model.layers) / 2);
-                        whole += !isWell;
-                      },
-                      {.timeoutSeconds = 0.5, .fault = InProcessOptions::Fault{gone, call, vanishes}}),
-                  nothing(2))
-            << device << " " << call;
-      }
-  EXPECT_GT(whole, 40u);
-}
-
-TEST(RankModes, WhatCannotBeGatheredIsRefused) {
-  auto thrown = [&](const std::function<void(SessionOptions &, int)> &change, const Binary &file) {
-    return onRanks(2, "sim:pinned=16MiB,threads=1,dram=16MiB", [&](Rank &rank) {
-      SessionOptions options = optionsOf({"", ""});
-      options.collectives = rank.together;
-      options.sharding = Sharding::Parameters;
-      change(options, rank.number());
-      Session session(rank.device, {{"deep", file}}, std::move(options));
-      setValues(session);
-      trainNorms(session, 1, rank.number(), 1);
-    });
-  };
-  auto expectAll = [](const std::vector<std::string> &texts, std::string_view words) {
-    for (const std::string &text : texts)
-      EXPECT_NE(text.find(words), std::string::npos) << text;
-  };
-  auto config = [](const std::string &section) {
-    return Config::parse(R"({"memory": {"stagehand": {"telemetry_enabled": false, )" + section + "}}}", "test");
-  };
-  auto thrownWith = [&](const char *section) {
-    return thrown([&](SessionOptions &options, int) { options.config = config(section); }, binary());
-  };
-  expectAll(thrownWith(R"("stagehand_enabled": false)"), "stagehand_enabled: is false");
-  expectAll(thrownWith(R"("policy": "planned")"), "memory.stagehand.policy: \"planned\"");
-  expectAll(thrown([&](SessionOptions &options, int rank) {
-              options.config = config(R"("prefetch_window_blocks": )" + std::to_string(1 + rank));
-            }, binary()),
-            "how parameters are gathered");
-  std::string text = model.text();
-  for (size_t at = 0; (at = text.find("segue.block = \"h.", at)) != text.npos;)
-    text.replace(at, text.find('"', at + 17) + 1 - at, "segue.note = \"none\"");
-  CompiledModule module(text, {.name = "deep", .training = true, .optimizer = "adamw"});
-  ASSERT_TRUE(module.binary) << module.diagnostics;
-  expectAll(thrown([](SessionOptions &, int) {}, *module.binary), "no trained parameter comes with one block");
-}
-
-// Values that one rank alone was given would be those of another model, which nobody would see.
-TEST(RankModes, ValuesOfGatheredParametersComeToAllRanks) {
-  TemporaryFolder folder;
-  std::string path = folder / "zero.safetensors";
-  trainedAlone(0, 2).save(path);
-  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-    SessionOptions options = optionsOf({"", ""});
-    options.collectives = rank.together;
-    options.sharding = Sharding::Parameters;
-    Session session(rank.device, {{"deep", binary()}}, std::move(options));
-    setValues(session);
-    if (rank.number() == 1)
-      session.load(path);
-    trainNorms(session, 1, rank.number(), 1);
-  });
-  for (const std::string &text : thrown)
-    EXPECT_NE(text.find("how often parameters were set or loaded differs"), std::string::npos) << text;
-}
-
-// A rank that has half an update says so before anybody gathers of it.
-TEST(RankModes, AnUpdateThatIsTornIsNotGathered) {
-  std::vector<Session> after;
-  for (int count = 0; count < 4; ++count)
-    after.push_back(trainedAlone(count, 2));
-  std::mutex mutex;
-  size_t torn = 0;
-  for (int copy = 1; copy < 36; copy += 2)
-    EXPECT_EQ(onRanks(2, "sim:pinned=16MiB,threads=1,dram=16MiB",
-                      [&](Rank &rank) {
-                        if (rank.number() == 1) {
-                          rank.device = Device::open("sim:pinned=16MiB,threads=1,dram=16MiB,fail-d2h=" +
-                                                     std::to_string(copy) + "+");
-                          rank.together = makeCollectives(rank.device, rank.transport);
-                        }
-                        SessionOptions options = optionsOf({"", ""});
-                        options.collectives = rank.together;
-                        options.sharding = Sharding::Parameters;
-                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                        setValues(session);
-                        auto [code, what] = errorOf([&] { trainNorms(session, 3, rank.number(), 1); });
-                        std::lock_guard lock(mutex);
-                        torn += code == ErrorCode::StateTorn;
-                        auto [end, why] =
-                            errorOf([&] { expectParametersOf(after[size_t(session.stepCount())], session); });
-                        EXPECT_TRUE(end == ErrorCode(-1) || rank.number() == 1) << why;
-                        EXPECT_TRUE(code == ErrorCode(-1) || rank.number() == 1 || code == ErrorCode::RankFailed)
-                            << copy << ": " << what;
-                      },
-                      {.timeoutSeconds = 0.5}), // of who is not told, as nobody comes to tell
-              nothing(2))
-        << copy;
-  EXPECT_GT(torn, 0u);
-}
-
-// Of none to all blocks ahead, as many loads at once as a config says.
-TEST(RankModes, RingsOfAnyLengthGatherTheSame) {
-  Session one = trainedAlone(6, 2);
-  for (int window : {0, 2, 3, 8})
-    for (int inflight : {1, 4})
-      for (const char *device :
-           {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"}) {
-        SCOPED_TRACE(std::to_string(window) + ", " + std::to_string(inflight) + ", " + device);
-        std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
-                           std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight) + "}";
-        EXPECT_EQ(onRanks(
-                      2, device,
-                      [&](Rank &rank) {
-                        SessionOptions options = optionsOf({"", "", ring.c_str()});
-                        options.collectives = rank.together;
-                        options.sharding = Sharding::Parameters;
-                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                        setValues(session);
-                        trainNorms(session, 6, rank.number(), 1);
-                        expectParametersOf(one, session);
-                      },
-                      {.seed = uint64_t(window)}),
-                  nothing(2));
-      }
-}
-
-// Two to four ranks with services, memories and orders of copies of their own, and rings as a config says: one order of
-// messages, and the bits of one rank.
-TEST(RankModes, RandomRunsThatGather) {
-  std::mt19937 random(7);
-  auto pick = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
-  std::map<std::pair<int, int>, std::vector<float>> expected;
-  for (int run = 0; run < 40; ++run) {
-    int ranks = pick(2, 4), batches = pick(1, 2), window = pick(0, 4), inflight = pick(1, 3);
-    std::vector<float> &bits = expected[{ranks, batches}];
-    if (bits.empty()) {
-      onRanks(ranks, "cpu:threads=1",
-              [&](Rank &rank) {
-                SessionOptions options = optionsOf({"", ""});
-                options.collectives = rank.together;
-                Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                setValues(session);
-                std::vector<float> own = trainNorms(session, 3, batches * rank.number(), batches);
-                if (rank.number() == 0)
-                  bits = own;
-              });
-    }
-    std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
-                       std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight);
-    std::vector<std::string> devices, services;
-    std::string told = std::to_string(batches) + " batches, window " + std::to_string(window) + ", " +
-                       std::to_string(inflight) + " at once";
-    for (int rank = 0; rank < ranks; ++rank) {
-      const char *beside[] = {"}", marks, plan};
-      int which = pick(0, 2);
-      services.push_back(ring + (which ? ", " + std::string(beside[which]).substr(1) : "}"));
-      devices.push_back("sim:streams,pinned=16MiB,threads=1,dram=" + std::to_string(pick(1, 8)) +
-                        "MiB,adversarial=" + std::to_string(pick(1, 1000)));
-      told += "\n" + services.back() + " on " + devices.back();
-    }
-    SCOPED_TRACE(told);
-    EXPECT_EQ(onRanks(
-                  ranks, devices[0],
-                  [&](Rank &rank) {
-                    auto number = size_t(rank.number());
-                    rank.device = Device::open(devices[number]);
-                    rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
-                    SessionOptions options = optionsOf({"", "", services[number].c_str()});
-                    options.collectives = rank.together;
-                    options.sharding = Sharding::Parameters;
-                    Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                    setValues(session);
-                    EXPECT_TRUE(trainNorms(session, 3, batches * rank.number(), batches) == bits);
-                  },
-                  {.seed = uint64_t(run)}),
-              nothing(ranks));
-  }
 }

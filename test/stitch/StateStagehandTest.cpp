@@ -279,7 +279,8 @@ TEST_P(StateStagehandTest, ThePeakIsCertifiedWhileStatesAreAway) {
   uint64_t more = session.certify(count + 1), peak = session.certify(count);
   EXPECT_LE(peak, cap);
   EXPECT_GT(peak, cap / 2) << "a peak that says nothing";
-  // A batch more takes no less, but for a part in 256 that alignment may lose in the trials of one and not of the other.
+  // A batch more takes no less. Where a trial of the peak itself fails, by a little that alignment loses, certify() gives the
+  // whole budget, which may be for the one number of batches and not for the other.
   EXPECT_GE(more, peak - peak / 256);
   EXPECT_LT(stateBytesOn(device), stateBytesOn(roomy) / 2) << "to certify brings nothing back";
   device->memory().resetPeak();

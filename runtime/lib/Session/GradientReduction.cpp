@@ -112,6 +112,8 @@ void GradientReduction::beginBackward(std::span<const Module> modules, GradientT
 }
 
 void GradientReduction::endBackward() {
+  // What was not sent is on the tape, or of a step that nobody ends.
+  std::ranges::fill(ready_, Ready());
   target = nullptr;
   modules_ = {};
   tape_ = nullptr;
@@ -210,6 +212,7 @@ void GradientReduction::sendRest(std::span<const Tensor> sums) {
 }
 
 void GradientReduction::sendNothing(const DeviceRef &device) {
+  endBackward(); // it may have failed in the midst of it
   std::vector<Tensor> nothing(ready_.size());
   for (size_t message = next_; message < messages_.size(); ++message)
     for (size_t slot : messages_[message].slots) {

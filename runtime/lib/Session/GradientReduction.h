@@ -53,6 +53,7 @@ public:
   void beginBackward(std::span<const Module> modules, GradientTape &tape, EventSink *next, bool mayAdd);
   /// Puts gradients that still wait for their message back on the tape, as backward has ended.
   void putBack();
+  /// Forgets what waits for its message.
   void endBackward();
   /// Sends what has not been sent, `sums` by slot: dense, of f32, and nobody else's.
   void sendRest(std::span<const Tensor> sums);

@@ -1,0 +1,512 @@
+//===- RankGatheringTest.cpp - parameters that one rank has each ----------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Parameters of blocks that live on the rank that updates them, and come to the others in
+// Weight Stagehand's ring: to the bits of one rank with the batches of all.
+//
+//===----------------------------------------------------------------------===//
+
+#include "RankModes.h"
+
+using namespace segue;
+using namespace segue::test;
+using namespace segue::test::ranked;
+
+namespace {
+struct RankGathering : testing::TestWithParam<Way> {};
+} // namespace
+INSTANTIATE_TEST_SUITE_P(Ways, RankGathering, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
+
+// Each rank has the parameters that it updates, and gathers the others with their block.
+TEST_P(RankGathering, GatheredParametersAreThoseOfOneRank) {
+  static std::map<std::string, std::vector<float>> parameters, states;
+  static const std::vector<float> expected = [] {
+    Session alone = makeAlone();
+    std::vector<float> bits = trainParameters(alone, steps, 0, 2);
+    for (const ParameterInfo &info : alone.parameters())
+      parameters[info.key] = values(alone.parameter(info.key));
+    for (const auto &[key, state] : alone.state())
+      states[key] = values(state);
+    bits.resize(2 * steps);
+    return bits;
+  }();
+  for (double spare : {0.0, 4.0}) {
+    SCOPED_TRACE(spare);
+    RankModesRun run(GetParam(), 1, spare, Sharding::Parameters);
+    std::vector<size_t> owned(2), counts(2);
+    std::vector<std::vector<uint64_t>> sent(2);
+    EXPECT_EQ(run.onRanks([&](Rank &rank) {
+      Messages messages;
+      messages.device = rank.device;
+      Session session = run.make(rank, &messages);
+      rank.device->memory().resetPeak();
+      EXPECT_TRUE(trainNorms(session, steps, rank.number(), 1) == expected);
+      EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram), rank.device->memory().budget(Space::DeviceDram));
+      for (const ParameterInfo &info : session.parameters()) {
+        try {
+          EXPECT_TRUE(values(session.parameter(info.key)) == parameters.at(info.key)) << info.key;
+          ++owned[size_t(rank.number())];
+        } catch (const Error &error) {
+          std::string what = error.what();
+          EXPECT_NE(what.find("lives on rank " + std::to_string(1 - rank.number()) + " alone"), what.npos) << what;
+        }
+      }
+      for (const auto &[key, state] : session.state())
+        EXPECT_TRUE(values(state) == states.at(key)) << key;
+      counts[size_t(rank.number())] = session.state().size();
+      sent[size_t(rank.number())] = messages.inBackward;
+    }),
+              nothing(2));
+    EXPECT_EQ(sent[0], sent[1]);
+    // All gradients, and all blocks but the two that forward has left in the ring.
+    if (!*GetParam().services) {
+      EXPECT_EQ(sent[0], std::vector<uint64_t>(steps, uint64_t(2 * model.layers - 2)));
+    }
+    EXPECT_EQ(owned, std::vector(2, parameters.size() / 2));
+    EXPECT_EQ(counts, std::vector(2, states.size() / 2));
+  }
+}
+
+static RankModesRun gathering(const Way &way, size_t batches = 1, double spare = 0) {
+  return RankModesRun(way, batches, spare, Sharding::Parameters);
+}
+
+/// Returns a session of one rank that has taken so many steps of the batches of all.
+static Session trainedAlone(int count, int batches) {
+  Session session = makeAlone();
+  trainNorms(session, count, 0, batches);
+  return session;
+}
+
+/// Fails where a parameter that this rank has is not that of `other`. Returns how many it has.
+static size_t expectParametersOf(const Session &other, const Session &session) {
+  size_t owned = 0;
+  for (const ParameterInfo &info : session.parameters())
+    try {
+      EXPECT_TRUE(values(session.parameter(info.key)) == values(other.parameter(info.key))) << info.key;
+      ++owned;
+    } catch (const Error &error) {
+      if (error.code() == ErrorCode::StateTorn)
+        throw;
+      EXPECT_NE(std::string(error.what()).find(" alone and comes with its block (zero3)"), std::string::npos)
+          << error.what();
+    }
+  return owned;
+}
+
+TEST_P(RankGathering, SumsOfSeveralBatchesGatherForEach) {
+  static const std::vector<float> expected = [] {
+    std::vector<float> bits;
+    RankModesRun plain({"", "cpu:threads=1"});
+    plain.onRanks([&](Rank &rank) {
+      Session session = plain.make(rank);
+      std::vector<float> own = trainNorms(session, 6, 2 * rank.number(), 2);
+      if (rank.number() == 0)
+        bits = own;
+    });
+    return bits;
+  }();
+  RankModesRun run = gathering(GetParam(), /*batches=*/2);
+  for (Given given : {Given::AtOnce, Given::OneByOne}) {
+    if (given == Given::OneByOne && *GetParam().services)
+      continue; // a plan or the least memory is that of batches that are known
+    EXPECT_EQ(run.onRanks([&](Rank &rank) {
+      Session session = run.make(rank);
+      EXPECT_TRUE(trainNorms(session, 6, 2 * rank.number(), 2, given) == expected);
+    }),
+              nothing(2));
+  }
+}
+
+// Between steps a rank has its own parameters and a ring of two blocks, wherever homes are.
+TEST_P(RankGathering, ARankHasTheParametersThatItUpdatesAndARing) {
+  uint64_t one = uint64_t(model.width * model.width) * sizeof(float), all = uint64_t(model.layers) * one;
+  auto bytesOf = [&](Sharding sharding) {
+    RankModesRun run(GetParam(), 1, /*spare=*/4, sharding);
+    std::vector<std::pair<uint64_t, uint64_t>> bytes(2);
+    EXPECT_EQ(run.onRanks([&](Rank &rank) {
+      Session session = run.make(rank);
+      trainNorms(session, 2, rank.number(), 1);
+      rank.device->memory().resetPeak(); // that of now
+      auto &[homes, slots] = bytes[size_t(rank.number())];
+      for (const SpaceInfo &info : rank.device->spaces())
+        for (const MemoryHolder &holder : rank.device->memory().holders(info.space))
+          if (holder.owner.role == "parameter")
+            (holder.owner.value == "(weights)" ? slots : homes) += holder.bytesAtPeak;
+    }),
+              nothing(2));
+    EXPECT_EQ(bytes[0], bytes[1]);
+    return bytes[0];
+  };
+  EXPECT_EQ(bytesOf(Sharding::Parameters), std::pair(all / 2, 2 * one));
+  EXPECT_GE(bytesOf(Sharding::States).first, all);
+}
+
+// One file, the same that one rank writes, from which any number of ranks goes on, each with what is its own.
+TEST_P(RankGathering, ACheckpointOfGatheredParametersIsThatOfOneRank) {
+  TemporaryFolder folder;
+  std::string alone = folder / "alone.safetensors", shared = folder / "shared.safetensors";
+  Session one = trainedAlone(3, 2);
+  one.save(alone, "notes");
+  trainNorms(one, 2, 0, 2);
+  RankModesRun run = gathering(GetParam());
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    trainNorms(session, 3, rank.number(), 1);
+    session.save(shared, "notes");
+    trainNorms(session, 2, rank.number(), 1);
+    expectParametersOf(one, session);
+    EXPECT_EQ(session.load(shared), "notes");
+    trainNorms(session, 2, rank.number(), 1);
+    EXPECT_EQ(expectParametersOf(one, session), size_t(model.layers) / 2);
+    auto [code, what] = errorOf([&] { session.save(folder / "missing" / "file.safetensors"); });
+    EXPECT_EQ(code, rank.number() ? ErrorCode::RankFailed : ErrorCode::IoFailed) << what;
+    trainNorms(session, 1, rank.number(), 1);
+  }),
+            nothing(2));
+  EXPECT_TRUE(bytesOf(shared) == bytesOf(alone));
+}
+
+TEST(RankGathering, AnyNumberOfRanksGoesOnFromACheckpointOfGatheredParameters) {
+  TemporaryFolder folder;
+  const std::string parts = (folder.path / "all").string() + "/";
+  const std::pair<std::string, std::string> places[] = {{folder / "first.safetensors", folder / "next.safetensors"},
+                                                        {parts, parts}};
+  for (const auto &[path, saved] : places) {
+    trainedAlone(2, 2).save(path);
+    for (int ranks : {1, 2, 3, 2, 1}) {
+      SCOPED_TRACE(path + " of " + std::to_string(ranks));
+      Session alone = makeAlone();
+      alone.load(path);
+      trainNorms(alone, 2, 0, ranks);
+      EXPECT_EQ(onRanks(
+                    ranks, "sim:pinned=16MiB,threads=1,dram=16MiB",
+                    [&](Rank &rank) {
+                      SessionOptions options = optionsOf({"", ""});
+                      options.collectives = rank.together;
+                      options.sharding = Sharding::Parameters;
+                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                      session.load(path);
+                      trainNorms(session, 2, rank.number(), 1);
+                      session.save(saved);
+                    },
+                    {.seed = 3}, {.bucketBytes = 20000, .addsInOrder = true}),
+                nothing(ranks));
+      Session again = makeAlone();
+      again.load(saved);
+      EXPECT_EQ(expectParametersOf(alone, again), size_t(model.layers));
+      if (saved != path)
+        std::filesystem::rename(saved, path);
+    }
+  }
+}
+
+TEST_P(RankGathering, EvaluationsGatherTogether) {
+  auto lossesOf = [](Session &session, Rank &rank) {
+    trainNorms(session, 2, rank.number(), 1);
+    std::vector<double> losses;
+    for (uint32_t batch = 0; batch < 3; ++batch) {
+      Tensor x = randomTensor(rank.device, {model.rows, model.width}, 40 + 3 * uint32_t(rank.number()) + batch);
+      losses.push_back(session.evaluate({{"x", x}}).at("loss").item());
+    }
+    return losses;
+  };
+  static const std::vector<std::vector<double>> expected = [&] {
+    std::vector<std::vector<double>> losses(2);
+    RankModesRun plain({"", "cpu:threads=1"});
+    plain.onRanks([&](Rank &rank) {
+      Session session = plain.make(rank);
+      losses[size_t(rank.number())] = lossesOf(session, rank);
+    });
+    return losses;
+  }();
+  RankModesRun run = gathering(GetParam());
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    EXPECT_EQ(lossesOf(session, rank), expected[size_t(rank.number())]);
+    // A rank that evaluates alone is told so by name.
+    auto [code, what] = errorOf([&] {
+      if (rank.number() == 0)
+        session.evaluate({{"x", randomTensor(rank.device, {model.rows, model.width}, 1)}});
+      else
+        trainNorms(session, 1, 1, 1);
+    });
+    EXPECT_EQ(code, ErrorCode::RankFailed);
+    EXPECT_NE(what.find("\"a batch is evaluated\""), std::string::npos) << what;
+  }),
+            nothing(2));
+}
+
+// What fails on one rank before blocks are gathered, or is no number, fails on all, and the next step may be taken.
+TEST_P(RankGathering, ARankThatCannotTakeAStepGathersForTheOthers) {
+  RankModesRun run = gathering(GetParam(), /*batches=*/2);
+  Session one = trainedAlone(0, 4);
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    Session session = run.make(rank);
+    auto batch = [&](bool isBad) {
+      Tensor x = Tensor::onHost(rank.device, {model.rows, model.width}, ElementType::f32);
+      std::fill_n(x.data<float>(), x.elementCount(), isBad ? std::numeric_limits<float>::quiet_NaN() : 0.5f);
+      return TensorMap{{"x", x}};
+    };
+    for (int bad : {0, 1}) { // of rank 1's batches
+      std::vector<TensorMap> step{batch(rank.number() == 1 && bad == 0), batch(rank.number() == 1 && bad == 1)};
+      auto [code, what] = errorOf([&] { session.step(step, 1e-2); });
+      EXPECT_EQ(code, rank.number() ? ErrorCode::NanLoss : ErrorCode::RankFailed) << what;
+    }
+    std::vector<TensorMap> unequal(rank.number() ? 1 : 2, batch(false));
+    auto [code, what] = errorOf([&] { session.step(unequal, 1e-2); });
+    EXPECT_EQ(code, ErrorCode::RankFailed);
+    EXPECT_NE(what.find("rank 0 has 2 batches, and rank 1 1"), std::string::npos) << what;
+    std::vector<TensorMap> wrong(2, batch(false));
+    if (rank.number() == 0)
+      wrong[0].begin()->second = Tensor::onHost(rank.device, {3, 5}, ElementType::f32);
+    std::tie(code, what) = errorOf([&] { session.step(wrong, 1e-2); });
+    EXPECT_EQ(code == ErrorCode::RankFailed, rank.number() == 1) << what;
+    EXPECT_EQ(expectParametersOf(one, session), size_t(model.layers) / 2);
+    trainNorms(session, 2, 2 * rank.number(), 2);
+    EXPECT_EQ(session.stepCount(), 2);
+  }),
+            nothing(2));
+}
+
+// Ranks with other budgets and services gather in one order all the same: what each decides of its memory is not asked.
+TEST(RankGathering, RanksOfDifferentBudgetsGatherInOneOrder) {
+  Session one = trainedAlone(8, 2);
+  const std::string ringOnly = R"({"telemetry_enabled": false, "prefetch_window_blocks": 2, "max_inflight_transfers": 1,
+    "nan_inf_check": false)";
+  auto beside = [&](std::string services) { return ringOnly + ", " + services.substr(1); };
+  const std::string ways[] = {ringOnly + "}", beside(marks), beside(plan)};
+  for (const std::string &first : ways)
+    for (const std::string &second : ways) {
+      SCOPED_TRACE(first + " and " + second);
+      std::vector<std::string> devices(2, "sim:streams,pinned=16MiB,threads=1,adversarial=4,dram=");
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const std::string &services = rank ? second : first;
+        RankModesRun least = gathering({"", "sim:streams,pinned=16MiB,threads=1,adversarial=4", services.c_str()});
+        devices[rank] += services == ways[0] ? "16MiB" : least.device.substr(least.device.find("dram=") + 5);
+      }
+      EXPECT_EQ(onRanks(
+                    2, devices[0],
+                    [&](Rank &rank) {
+                      const std::string &services = rank.number() ? second : first;
+                      rank.device = Device::open(devices[size_t(rank.number())]);
+                      rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
+                      SessionOptions options = optionsOf({"", "", services.c_str()});
+                      options.collectives = rank.together;
+                      options.sharding = Sharding::Parameters;
+                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                      setValues(session);
+                      trainNorms(session, 8, rank.number(), 1);
+                      expectParametersOf(one, session);
+                    },
+                    {.seed = 2}),
+                nothing(2));
+    }
+}
+
+// A rank that is gone at any of its calls ends the others, whose parameters are those of a whole step.
+TEST(RankGathering, ARankThatIsGoneWhileAllGatherEndsTheOthers) {
+  std::vector<Session> after;
+  for (int count = 0; count < 4; ++count)
+    after.push_back(trainedAlone(count, 2));
+  std::mutex mutex;
+  size_t whole = 0;
+  for (const char *device : {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB"})
+    for (bool vanishes : {false, true})
+      for (uint64_t call = 0; call < 120; call += vanishes ? 17 : 3) {
+        int gone = int(call / 3 % 2);
+        EXPECT_EQ(onRanks(
+                      2, device,
+                      [&](Rank &rank) {
+                        SessionOptions options = optionsOf({"", ""});
+                        options.collectives = rank.together;
+                        options.sharding = Sharding::Parameters;
+                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                        setValues(session);
+                        auto [code, what] = errorOf([&] { trainNorms(session, 3, rank.number(), 1); });
+                        bool isWell = code == ErrorCode(-1); // the fault comes later
+                        EXPECT_TRUE(code == ErrorCode::RankFailed || isWell) << what;
+                        std::lock_guard lock(mutex);
+                        EXPECT_EQ(expectParametersOf(after[size_t(session.stepCount())], session),
+                                  size_t(model.layers) / 2);
+                        whole += !isWell;
+                      },
+                      {.timeoutSeconds = 0.5, .fault = InProcessOptions::Fault{gone, call, vanishes}}),
+                  nothing(2))
+            << device << " " << call;
+      }
+  EXPECT_GT(whole, 40u);
+}
+
+TEST(RankGathering, WhatCannotBeGatheredIsRefused) {
+  auto thrown = [&](const std::function<void(SessionOptions &, int)> &change, const Binary &file) {
+    return onRanks(2, "sim:pinned=16MiB,threads=1,dram=16MiB", [&](Rank &rank) {
+      SessionOptions options = optionsOf({"", ""});
+      options.collectives = rank.together;
+      options.sharding = Sharding::Parameters;
+      change(options, rank.number());
+      Session session(rank.device, {{"deep", file}}, std::move(options));
+      setValues(session);
+      trainNorms(session, 1, rank.number(), 1);
+    });
+  };
+  auto expectAll = [](const std::vector<std::string> &texts, std::string_view words) {
+    for (const std::string &text : texts)
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  auto config = [](const std::string &section) {
+    return Config::parse(R"({"memory": {"stagehand": {"telemetry_enabled": false, )" + section + "}}}", "test");
+  };
+  auto thrownWith = [&](const char *section) {
+    return thrown([&](SessionOptions &options, int) { options.config = config(section); }, binary());
+  };
+  expectAll(thrownWith(R"("stagehand_enabled": false)"), "stagehand_enabled: is false");
+  expectAll(thrownWith(R"("policy": "planned")"), "memory.stagehand.policy: \"planned\"");
+  expectAll(thrown([&](SessionOptions &options, int rank) {
+              options.config = config(R"("prefetch_window_blocks": )" + std::to_string(1 + rank));
+            }, binary()),
+            "how parameters are gathered");
+  std::string text = model.text();
+  for (size_t at = 0; (at = text.find("segue.block = \"h.", at)) != text.npos;)
+    text.replace(at, text.find('"', at + 17) + 1 - at, "segue.note = \"none\"");
+  CompiledModule module(text, {.name = "deep", .training = true, .optimizer = "adamw"});
+  ASSERT_TRUE(module.binary) << module.diagnostics;
+  expectAll(thrown([](SessionOptions &, int) {}, *module.binary), "no trained parameter comes with one block");
+}
+
+// Values that one rank alone was given would be those of another model, which nobody would see.
+TEST(RankGathering, ValuesOfGatheredParametersComeToAllRanks) {
+  TemporaryFolder folder;
+  std::string path = folder / "zero.safetensors";
+  trainedAlone(0, 2).save(path);
+  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    SessionOptions options = optionsOf({"", ""});
+    options.collectives = rank.together;
+    options.sharding = Sharding::Parameters;
+    Session session(rank.device, {{"deep", binary()}}, std::move(options));
+    setValues(session);
+    if (rank.number() == 1)
+      session.load(path);
+    trainNorms(session, 1, rank.number(), 1);
+  });
+  for (const std::string &text : thrown)
+    EXPECT_NE(text.find("how often parameters were set or loaded differs"), std::string::npos) << text;
+}
+
+// A rank that has half an update says so before anybody gathers of it.
+TEST(RankGathering, AnUpdateThatIsTornIsNotGathered) {
+  std::vector<Session> after;
+  for (int count = 0; count < 4; ++count)
+    after.push_back(trainedAlone(count, 2));
+  std::mutex mutex;
+  size_t torn = 0;
+  for (int copy = 1; copy < 36; copy += 2)
+    EXPECT_EQ(onRanks(2, "sim:pinned=16MiB,threads=1,dram=16MiB",
+                      [&](Rank &rank) {
+                        if (rank.number() == 1) {
+                          rank.device = Device::open("sim:pinned=16MiB,threads=1,dram=16MiB,fail-d2h=" +
+                                                     std::to_string(copy) + "+");
+                          rank.together = makeCollectives(rank.device, rank.transport);
+                        }
+                        SessionOptions options = optionsOf({"", ""});
+                        options.collectives = rank.together;
+                        options.sharding = Sharding::Parameters;
+                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                        setValues(session);
+                        auto [code, what] = errorOf([&] { trainNorms(session, 3, rank.number(), 1); });
+                        std::lock_guard lock(mutex);
+                        torn += code == ErrorCode::StateTorn;
+                        auto [end, why] =
+                            errorOf([&] { expectParametersOf(after[size_t(session.stepCount())], session); });
+                        EXPECT_TRUE(end == ErrorCode(-1) || rank.number() == 1) << why;
+                        EXPECT_TRUE(code == ErrorCode(-1) || rank.number() == 1 || code == ErrorCode::RankFailed)
+                            << copy << ": " << what;
+                      },
+                      {.timeoutSeconds = 0.5}), // of who is not told, as nobody comes to tell
+              nothing(2))
+        << copy;
+  EXPECT_GT(torn, 0u);
+}
+
+// Of none to all blocks ahead, as many loads at once as a config says.
+TEST(RankGathering, RingsOfAnyLengthGatherTheSame) {
+  Session one = trainedAlone(6, 2);
+  for (int window : {0, 2, 3, 8})
+    for (int inflight : {1, 4})
+      for (const char *device :
+           {"cpu:threads=1,dram=16MiB", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"}) {
+        SCOPED_TRACE(std::to_string(window) + ", " + std::to_string(inflight) + ", " + device);
+        std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
+                           std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight) + "}";
+        EXPECT_EQ(onRanks(
+                      2, device,
+                      [&](Rank &rank) {
+                        SessionOptions options = optionsOf({"", "", ring.c_str()});
+                        options.collectives = rank.together;
+                        options.sharding = Sharding::Parameters;
+                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                        setValues(session);
+                        trainNorms(session, 6, rank.number(), 1);
+                        expectParametersOf(one, session);
+                      },
+                      {.seed = uint64_t(window)}),
+                  nothing(2));
+      }
+}
+
+// Two to four ranks with services, memories and orders of copies of their own, and rings as a config says: one order of
+// messages, and the bits of one rank.
+TEST(RankGathering, RandomRunsThatGather) {
+  std::mt19937 random(7);
+  auto pick = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  std::map<std::pair<int, int>, std::vector<float>> expected;
+  for (int run = 0; run < 40; ++run) {
+    int ranks = pick(2, 4), batches = pick(1, 2), window = pick(0, 4), inflight = pick(1, 3);
+    std::vector<float> &bits = expected[{ranks, batches}];
+    if (bits.empty()) {
+      onRanks(ranks, "cpu:threads=1",
+              [&](Rank &rank) {
+                SessionOptions options = optionsOf({"", ""});
+                options.collectives = rank.together;
+                Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                setValues(session);
+                std::vector<float> own = trainNorms(session, 3, batches * rank.number(), batches);
+                if (rank.number() == 0)
+                  bits = own;
+              });
+    }
+    std::string ring = R"({"telemetry_enabled": false, "nan_inf_check": false, "prefetch_window_blocks": )" +
+                       std::to_string(window) + R"(, "max_inflight_transfers": )" + std::to_string(inflight);
+    std::vector<std::string> devices, services;
+    std::string told = std::to_string(batches) + " batches, window " + std::to_string(window) + ", " +
+                       std::to_string(inflight) + " at once";
+    for (int rank = 0; rank < ranks; ++rank) {
+      const char *beside[] = {"}", marks, plan};
+      int which = pick(0, 2);
+      services.push_back(ring + (which ? ", " + std::string(beside[which]).substr(1) : "}"));
+      devices.push_back("sim:streams,pinned=16MiB,threads=1,dram=" + std::to_string(pick(1, 8)) +
+                        "MiB,adversarial=" + std::to_string(pick(1, 1000)));
+      told += "\n" + services.back() + " on " + devices.back();
+    }
+    SCOPED_TRACE(told);
+    EXPECT_EQ(onRanks(
+                  ranks, devices[0],
+                  [&](Rank &rank) {
+                    auto number = size_t(rank.number());
+                    rank.device = Device::open(devices[number]);
+                    rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
+                    SessionOptions options = optionsOf({"", "", services[number].c_str()});
+                    options.collectives = rank.together;
+                    options.sharding = Sharding::Parameters;
+                    Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                    setValues(session);
+                    EXPECT_TRUE(trainNorms(session, 3, batches * rank.number(), batches) == bits);
+                  },
+                  {.seed = uint64_t(run)}),
+              nothing(ranks));
+  }
+}
