@@ -128,7 +128,7 @@ struct TracedStep {
   std::map<std::string, Levels> levels;
   /// The lines of copies, by their direction.
   std::map<std::string, std::vector<const Json *>> copies;
-  /// Of messages between ranks, in microseconds.
+  /// The times of messages between ranks, in microseconds.
   MessageTimes network;
   uint64_t sentBytes = 0;
 };

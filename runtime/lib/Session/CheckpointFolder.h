@@ -48,7 +48,7 @@ using CheckpointWriters = std::map<std::string, int, std::less<>>;
 /// has the least to write. Ranks that have the same list come to the same writers.
 CheckpointWriters shareWriting(std::vector<CheckpointTensor> tensors, int ranks);
 
-/// What a manifest says of a part.
+/// A CheckpointPart is what a manifest says of one part.
 struct CheckpointPart {
   uint64_t bytes = 0;
   std::string hash;

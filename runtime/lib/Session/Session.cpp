@@ -625,7 +625,7 @@ void Session::clearGradients() {
     state_->drop();
 }
 
-/// What ranks say that they are at, where all evaluate.
+/// The name of the meeting before ranks evaluate a batch together.
 static constexpr std::string_view evaluationMeeting = "a batch is evaluated";
 
 TensorMap Session::evaluate(const TensorMap &batch) {

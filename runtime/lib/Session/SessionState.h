@@ -36,7 +36,7 @@ struct StepWord {
   bool holdsGradients = false;
   /// True if the rank was given values since all have found out that they train the same.
   bool wantsToAgree = false;
-  /// Of the step so far; when it begins, those that were given at once, or 0.
+  /// The batches of the step so far; when it begins, the number of those that were given at once, or 0.
   int64_t batches = 0;
   double lossSum = 0, gradNorm = 0;
   std::vector<double> rates;

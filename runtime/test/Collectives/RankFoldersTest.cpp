@@ -84,7 +84,7 @@ TEST_P(RankFolders, AnyNumberOfRanksGoesOnFromWhatTwoHaveSaved) {
   }
 }
 
-// What ranks have before their first step is not the same: each writes what all will have.
+// Before their first step ranks may have different values: each writes those that all will have.
 TEST_P(RankFolders, ValuesAreAgreedOnBeforeTheyAreSaved) {
   TemporaryFolder folder;
   EXPECT_EQ(onRanks(3, "cpu:threads=1",
@@ -101,7 +101,7 @@ TEST_P(RankFolders, ValuesAreAgreedOnBeforeTheyAreSaved) {
 }
 
 // A rank that fails or vanishes at any call of a save, or before, leaves the last checkpoint or the next one whole.
-// What it has written besides goes with the next save.
+// Files that it has left besides go with the next save.
 TEST_P(RankFolders, ARankThatIsGoneAtAnyMomentOfASaveLeavesAWholeCheckpoint) {
   Session alone = stitched(Device::open("cpu:threads=1"), {});
   setValues(alone, 1);

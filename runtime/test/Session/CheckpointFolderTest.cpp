@@ -104,7 +104,7 @@ TEST(CheckpointFolder, WhoHasATensorWritesIt) {
                          {"b", 1}, {"h", 1}, {"e", 2},           // rank 1 has 57, rank 2 has 5
                          {"g", 0}, {"c", 2}, {"d", 2}, {"a", 0}, // 40; 35; 55; 50
                          {"f", 0}}));
-  // What is even on all is even when it is written.
+  // Tensors that every rank has are written in equal shares.
   std::vector<CheckpointTensor> all;
   for (uint64_t i = 0; i < 100; ++i)
     all.push_back({"t" + std::to_string(i), 100 + i});
@@ -246,7 +246,7 @@ TEST(CheckpointFolder, APartAloneIsNoCheckpoint) {
 }
 
 //===----------------------------------------------------------------------===//
-// What comes from outside
+// Manifests and parts from outside
 //===----------------------------------------------------------------------===//
 
 static Json jsonOf(const std::filesystem::path &path) {

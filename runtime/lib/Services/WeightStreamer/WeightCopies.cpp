@@ -76,7 +76,7 @@ void WeightStreamer::Impl::fetch(Block &block, Priority priority, uint32_t retri
 bool WeightStreamer::Impl::Block::fetchInto(const Tensor &place, const TransferOptions &how) {
   std::shared_ptr<void> leave;
   Priority priority = how.priority == TransferPriority::Speculative ? Priority::Speculative : Priority::Required;
-  // What others send already is not to be denied.
+  // A block that other ranks send already cannot be denied.
   if (ring.options.admit && !ring.ranks && !(leave = ring.options.admit(Queue::HostToDevice, priority, storedBytes)))
     return false;
   lost.reset();

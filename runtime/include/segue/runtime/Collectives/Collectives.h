@@ -33,7 +33,7 @@
 
 namespace segue::inline runtime {
 
-/// What a rank has given others, and waited for, since its collectives were made.
+/// CollectiveFigures say what a rank has given others, and how long it has waited for them, since its collectives were made.
 struct CollectiveFigures {
   /// Messages with tensors, and the bytes that were sent in them.
   uint64_t messages = 0, sentBytes = 0;

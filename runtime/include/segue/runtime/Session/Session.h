@@ -145,7 +145,8 @@ struct SessionOptions {
   Residency *residency = nullptr;
   /// Brings parameters alone, in blocks; both may be given. Not owned.
   WeightStreamer *weights = nullptr;
-  /// Of a twin: the shares that its modules have been sliced to already. `collectives` are its own (Collectives::twin).
+  /// Names the shares that the modules have been sliced to already, if this session is a twin, whose `collectives` are its
+  /// own (Collectives::twin).
   std::shared_ptr<const ShardedStates> shards;
   /// True if this session is a twin on which another one tries its first steps. A session
   /// does so where the device's budget may be too small for them, and throws

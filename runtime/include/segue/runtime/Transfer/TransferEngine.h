@@ -143,7 +143,7 @@ public:
 /// One step of one transfer, or one message between ranks (queue "network"), kept where `trace_copies` is on.
 struct CopyRecord {
   std::string from, to, hop;
-  /// What ranks meet for.
+  /// The reason for which ranks meet, if they do.
   std::string about;
   uint64_t bytes = 0;
   std::string_view queue;
