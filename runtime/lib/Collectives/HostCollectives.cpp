@@ -25,7 +25,7 @@
 
 namespace segue::inline runtime {
 
-/// Parts of a message begin at multiples of this.
+/// Returns the place of a part behind so many bytes of a message.
 static uint64_t placeAfter(uint64_t bytes) {
   return (bytes + MessageMemory::alignment - 1) / MessageMemory::alignment * MessageMemory::alignment;
 }

@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each rank has all parameters, or gathers them, and batches of its own. Ranks agree on what they train
-// before the first step, and meet three times in each: before it begins, when gradients have
-// been added up, which begins while backward runs, and before the first parameter is written; between these, too,
-// where each has some gradients alone, for their norm; and before the first block where parameters are gathered. A rank
-// whose step
-// fails says so at the meeting that is next, so that no rank updates anything.
+// Each rank has all parameters, or gathers them, and batches of its own. Ranks agree on what
+// they train before the first step, and meet three times in each: before it begins, when
+// gradients have been added up, which begins while backward runs, and before the first
+// parameter is written. Where each has some gradients alone they meet for their norm, too, and
+// before the first block where parameters are gathered. A rank whose step fails says so at
+// the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
 
