@@ -535,8 +535,9 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
 }
 
 std::shared_ptr<Collectives> HostCollectives::twin(DeviceRef device) const {
-  Interconnect atOnce{.bytesPerSecond = std::numeric_limits<double>::infinity(), .latencySeconds = 0};
-  return virtualRanks(std::move(device), rank(), ranks(), atOnce, options_.bucketBytes);
+  CollectiveOptions options = options_;
+  options.wires = {.bytesPerSecond = std::numeric_limits<double>::infinity(), .latencySeconds = 0};
+  return virtualRanks(std::move(device), rank(), ranks(), options);
 }
 
 std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,

@@ -48,15 +48,19 @@ private:
 
 std::shared_ptr<Collectives> virtualRanks(DeviceRef device, int rank, int ranks, const Interconnect &wires,
                                           uint64_t bucketBytes) {
+  CollectiveOptions options{.wires = wires};
+  if (bucketBytes)
+    options.bucketBytes = bucketBytes;
+  return virtualRanks(std::move(device), rank, ranks, options);
+}
+
+std::shared_ptr<Collectives> virtualRanks(DeviceRef device, int rank, int ranks, CollectiveOptions options) {
   if (device && device->hasBytes())
     throw Error(ErrorCode::InvalidArgument, "device \"" + device->name() + "\" computes, and would wait for other "
                                             "ranks; an interconnect is played on sim:virtual");
   if (ranks < 1 || rank < 0 || rank >= ranks)
     throw Error(ErrorCode::InvalidArgument,
                 "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
-  CollectiveOptions options{.wires = wires};
-  if (bucketBytes)
-    options.bucketBytes = bucketBytes;
   return makeCollectives(std::move(device), std::make_shared<NoTransport>(rank, ranks), options);
 }
 

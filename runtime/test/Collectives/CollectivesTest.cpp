@@ -269,6 +269,31 @@ TEST(Collectives, MessagesUnderWayTakeABoundedPartOfMemory) {
 }
 
 // An operation is beside what the rank computes: on a device that does all else at once, too.
+// Plans count on it, whatever the options of the rank are.
+TEST(Collectives, ATwinTakesTheMemoryOfItsRank) {
+  for (uint64_t underWay : {0, 1, 2, 8}) {
+    SCOPED_TRACE(underWay);
+    EXPECT_EQ(onRanks(
+                  2, "sim:streams,dram=1MiB,pinned=1MiB",
+                  [&](Rank &rank) {
+                    DeviceRef device = Device::open("sim:virtual,dram=1MiB,pinned=1MiB");
+                    std::shared_ptr<Collectives> twin = rank.together->twin(device);
+                    for (auto [on, ranks] : {std::pair(rank.device, rank.together), {device, twin}}) {
+                      std::vector<Tensor> tensors;
+                      for (int i = 0; i < 6; ++i)
+                        tensors.push_back(Tensor::zeros(on, TensorDesc({1000}, ElementType::f32)));
+                      for (const Tensor &tensor : tensors)
+                        ranks->allReduce(std::span(&tensor, 1));
+                      ranks->exchange("the end", "");
+                    }
+                    EXPECT_EQ(twin->figures().peakBytes, rank.together->figures().peakBytes);
+                    EXPECT_EQ(twin->figures().peakBytes, std::clamp<uint64_t>(underWay, 1, 6) * 4000);
+                  },
+                  {.seed = 4}, {.bucketBytes = 4000, .bucketsUnderWay = underWay}),
+              nothing(2));
+  }
+}
+
 TEST(Collectives, NobodyWaitsForAnOperationThatWasGiven) {
   std::promise<void> given;
   std::shared_future<void> isGiven = given.get_future().share();

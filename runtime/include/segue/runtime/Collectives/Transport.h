@@ -65,6 +65,9 @@ struct CollectiveOptions {
   std::optional<Interconnect> wires;
 };
 
+/// Makes virtualRanks() of Interconnect.h with all options, of which `wires` have to be given.
+std::shared_ptr<Collectives> virtualRanks(DeviceRef device, int rank, int ranks, CollectiveOptions options);
+
 /// Makes the operations on tensors of `device` from a transport.
 std::shared_ptr<Collectives> makeCollectives(DeviceRef device, std::shared_ptr<Transport> transport,
                                              CollectiveOptions options = {});
