@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/$(BUILD)/python
 
-.PHONY: all setup configure build demo check check-sanitizers bench format tidy docs clean
+.PHONY: all setup configure build demo check check-long check-sanitizers bench format tidy docs clean
 
 all: build
 
@@ -28,6 +28,13 @@ demo: configure
 
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)
+
+# What a check draws some of, many more of them: half an hour of a processor.
+check-long: build
+	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_GRAPHS=1000 $(BUILD)/bin/SegueRandomGraphTests
+	@SEGUE_RANK_RUNS=2000 $(BUILD)/bin/SegueRankForecastTests --gtest_filter='RandomRanks.*'
 
 # All tests of the runtime under each sanitizer, five minutes of fuzzing per
 # target: about an hour.

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -22,8 +23,11 @@ from claims import pytest_runtest_protocol  # noqa: F401
 BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
 os.environ["XDG_DATA_HOME"] = str(BUILD / "check" / "data")
 os.environ.pop("SEGUE_ALLOW_NATIVE", None)
-# Tests are about what is compiled now; test_compile_cache.py has folders of its own.
-os.environ["SEGUE_CACHE_DIR"] = ""
+# Tests are about what is compiled now: the cache is this run's alone. What several tests compile, at most 256 MiB of it, is
+# compiled once; test_compile_cache.py has folders of its own.
+(BUILD / "check").mkdir(parents=True, exist_ok=True)
+_compiled = tempfile.TemporaryDirectory(prefix="compiled-", dir=BUILD / "check")
+os.environ |= {"SEGUE_CACHE_DIR": _compiled.name, "SEGUE_CACHE_SIZE": "256MiB"}
 
 # Whoever runs tests in the background (nohup, &) ignores SIGINT, and programs that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -29,8 +29,9 @@ TEXT = """func.func @forward(%x: tensor<4xf32> {segue.name = "x", segue.role = #
 
 @pytest.fixture(autouse=True)
 def children(monkeypatch):
-    """Those of the test."""
+    """Those of the test, whatever another one has compiled."""
     own = []
+    monkeypatch.setenv("SEGUE_CACHE_DIR", "")
     monkeypatch.setattr(compile_process, "_idle", own)
     yield own
     for child in own:

@@ -407,7 +407,7 @@ def test_ranks_that_hang_are_named(ranks, cache, tmp_path):
 
 # --- torchrun -------------------------------------------------------------------------------
 
-def torchrun(folder, cache, *words, seconds=60):
+def torchrun(folder, cache, *words, seconds=120):
     """Runs a program on two ranks. Its processes have imported PyTorch already, as the agent has."""
     command = [warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
     # PyTorch 2.13 gives processes that it starts again the store of those before, where they find addresses of these.

@@ -19,7 +19,7 @@
 
 using namespace segue::test;
 
-const uint64_t segue::test::usualStitchings = 200, segue::test::usualOrders = 1;
+const uint64_t segue::test::usualStitchings = 100, segue::test::usualOrders = 1;
 
 namespace {
 /// The folder of the twins: that of FAKE_CUDA_TWINS, where they stay for who plays stored pieces, or one of this process.

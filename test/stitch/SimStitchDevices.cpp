@@ -13,7 +13,7 @@
 
 using namespace segue::test;
 
-const uint64_t segue::test::usualStitchings = 200, segue::test::usualOrders = 2;
+const uint64_t segue::test::usualStitchings = 100, segue::test::usualOrders = 2;
 
 StitchDevices segue::test::drawDevices(std::mt19937_64 &random, uint64_t seed) {
   // Half of the others run bodies when they are enqueued.

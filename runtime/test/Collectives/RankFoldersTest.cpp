@@ -112,6 +112,8 @@ TEST_P(RankFolders, ARankThatIsGoneAtAnyMomentOfASaveLeavesAWholeCheckpoint) {
   uint64_t first = GetParam() == Sharding::None ? 6 : 10; // in the first step, which has fewer calls
   for (bool vanishes : {false, true})
     for (uint64_t call = first; call < first + 34; call += vanishes ? 5 : 1) {
+      if (!isTried(call))
+        continue;
       TemporaryFolder folder;
       int gone = int(call / (vanishes ? 5 : 1) % 2);
       std::vector<ErrorCode> codes(2);

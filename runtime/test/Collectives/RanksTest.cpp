@@ -251,6 +251,8 @@ TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
     states.push_back(train(alone, step > 0, 0, 2));
   for (bool vanishes : {false, true})
     for (uint64_t call = 0; call < 19; call += vanishes ? 4 : 1) {
+      if (!isTried(call))
+        continue;
       int gone = int(call % 2);
       std::vector<std::string> thrown = onRanks(
           2, GetParam(),
@@ -268,7 +270,7 @@ TEST_P(RanksTest, ARankThatIsGoneAtAnyMomentEndsTheOthers) {
             Course now = train(session, 0, 0, 1);
             EXPECT_EQ(now.tensors, states[size_t(session.stepCount())].tensors) << call;
           },
-          {.timeoutSeconds = 0.2, .fault = InProcessOptions::Fault{gone, call, vanishes}});
+          {.timeoutSeconds = vanishes ? 0.2 : 20, .fault = InProcessOptions::Fault{gone, call, vanishes}});
       EXPECT_EQ(thrown, nothing(2)) << call;
     }
 }
@@ -291,13 +293,13 @@ TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
     parameters.push_back(parametersOf(alone));
   }
   std::atomic<size_t> torn = 0, whole = 0; // of both ranks' threads
-  auto isTried = [](Sharding sharding, bool vanishes, uint64_t call) {
-    return call % (vanishes ? 5 : 1) == 0 && (sharding == Sharding::States || call % 3 == 0);
+  auto isOneOf = [](Sharding sharding, bool vanishes, uint64_t call) {
+    return call % (vanishes ? 5 : 1) == 0 && (sharding == Sharding::States ? isTried(call) : call % 3 == 0);
   };
   for (auto [sharding, vanishes] : {std::pair(Sharding::States, false), {Sharding::States, true},
                                     {Sharding::Gradients, false}, {Sharding::Gradients, true}})
     for (uint64_t call = 0; call < 31; ++call) {
-      if (!isTried(sharding, vanishes, call))
+      if (!isOneOf(sharding, vanishes, call))
         continue;
       int gone = int(call % 2);
       EXPECT_EQ(onRanks(
@@ -313,7 +315,7 @@ TEST_P(RanksTest, ARankThatIsGoneWhileUpdatesAreSentEndsTheOthers) {
                       ++(isTorn ? torn : whole);
                       EXPECT_TRUE(isTorn || now == parameters[size_t(session.stepCount())]) << call << ": " << why;
                     },
-                    {.timeoutSeconds = 0.2, .fault = InProcessOptions::Fault{gone, call, vanishes}}),
+                    {.timeoutSeconds = vanishes ? 0.1 : 20, .fault = InProcessOptions::Fault{gone, call, vanishes}}),
                 nothing(2))
           << call;
     }
@@ -327,6 +329,8 @@ TEST_P(RanksTest, ARankThatIsGoneWhileAllSaveEndsTheOthers) {
   std::string path = folder / "all.safetensors";
   size_t failed = 0, saved = 0;
   for (uint64_t call = 8; call < 48; ++call) {
+    if (!isTried(call))
+      continue;
     int gone = int(call % 2);
     std::filesystem::remove(path);
     std::vector<ErrorCode> codes(2);
