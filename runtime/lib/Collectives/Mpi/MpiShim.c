@@ -37,8 +37,8 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Waits for what was begun with `code`, for `peer` or, with -1, for any. The pauses grow, as ranks may share processors;
- * from the first on this rank answers who asks whether it waits. */
+/* Waits for what was begun with `code`, for `peer` or, with -1, for any. The pauses grow, as ranks may share
+ * processors; from the first on this rank answers who asks whether it waits. */
 static int awaitRank(int peer, int code, MPI_Request *request, const char *call, double seconds, char *why) {
   double until = now() + seconds, askAt = until - rollCallSeconds(seconds);
   struct timespec pause = {0, 1000};
@@ -168,8 +168,8 @@ static int sendTo(const void *data, uint64_t bytes, int to, double seconds, char
 static int receive(void *data, uint64_t bytes, int from, double seconds, char *why) {
   MPI_Request request;
   return tooLarge((int64_t)bytes, "MPI_Irecv", why) ||
-         awaitRank(from, MPI_Irecv(data, (int)bytes, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request), &request, "MPI_Irecv",
-                   seconds, why);
+         awaitRank(from, MPI_Irecv(data, (int)bytes, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request), &request,
+                   "MPI_Irecv", seconds, why);
 }
 
 __attribute__((visibility("default"))) const struct SegueMpi *segueMpi(void) {
