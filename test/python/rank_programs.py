@@ -480,6 +480,22 @@ def interrupted(folder):
         return [type(error).__name__, str(error), type(error.__cause__).__name__]
 
 
+class Counts:
+    """Notes the last step that has ended."""
+
+    def on_step(self, run):
+        Path(f"steps{rank()}").write_text(str(run.step))
+
+
+def ctrl_c(strategy):
+    """A run that goes on until Ctrl-C: what ends it on this rank, and after which step."""
+    trainer = trainer_of(distributed=strategy)
+    try:
+        trainer.fit([batch(i, rank()) for i in range(8)], epochs=100000, checkpoint="run.safetensors", save_every=5, callbacks=[Counts()])
+    except BaseException as error:
+        return [type(error).__name__, trainer.step_count]
+
+
 class Dies:
     """Ends the second rank after a step, at the first start alone."""
 

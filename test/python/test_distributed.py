@@ -6,6 +6,7 @@
 # ===------------------------------------------------------------------------=== #
 """`Trainer(distributed="ddp")`: the bits of one rank that has the batches of all, files of the first rank alone, and ends that every rank has alike."""
 
+import contextlib
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -407,12 +409,25 @@ def test_ranks_that_hang_are_named(ranks, cache, tmp_path):
 
 # --- torchrun -------------------------------------------------------------------------------
 
-def torchrun(folder, cache, *words, seconds=120):
-    """Runs a program on two ranks. Its processes have imported PyTorch already, as the agent has."""
-    command = [warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
+@contextlib.contextmanager
+def started_torchrun(folder, cache, *words, python=None):
+    """Starts a program on two ranks, as in a terminal of its own. Its processes have imported PyTorch already, as the agent has, but for another `python`."""
+    command = [python or warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
     # PyTorch 2.13 gives processes that it starts again the store of those before, where they find addresses of these.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "SEGUE_CACHE_DIR": str(cache), "TMPDIR": "/tmp", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds, env=environment)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.terminate()  # it ends its ranks; nobody if it has ended
+        process.wait(60)
+
+
+def torchrun(folder, cache, *words, seconds=120):
+    """Runs a program on two ranks to its end."""
+    with started_torchrun(folder, cache, *words) as process:
+        out, error = process.communicate(timeout=seconds)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
 def steps_of(text):
@@ -433,6 +448,27 @@ def test_the_example_has_the_losses_of_one_rank(cache, tmp_path):
         assert done.returncode == 0, done.stderr[-4000:]
         found.append(steps_of(done.stdout))
     assert found == [expected[:10], expected[10:]]
+
+
+def test_ctrl_c_in_the_terminal_of_torchrun(cache, tmp_path):
+    """Every rank ends with it behind its step, and what was saved last is what one rank has after as many steps."""
+    words = [programs.__file__, "ctrl_c", json.dumps({"strategy": "zero2"})]
+    with started_torchrun(tmp_path, cache, *words, python=sys.executable) as process:  # a warm one would not hand signals on
+        while not all((tmp_path / f"steps{rank}").exists() for rank in range(TWO)) or int((tmp_path / "steps1").read_text() or 0) < 12:
+            assert process.poll() is None, process.communicate()[1][-4000:]
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    results = [json.loads(text) for text in re.findall(r"^RESULT (.*)$", out, re.M)]
+    assert [result[0] for result in results] == ["KeyboardInterrupt"] * TWO, out + error[-4000:]
+    steps = [result[1] for result in results]
+    assert min(steps) >= 12 and max(steps) - min(steps) <= 1
+    with programs.trainer_of() as trainer, programs.trainer_of(grad_accumulation=2) as alone:
+        trainer.resume(tmp_path / "run.safetensors")
+        assert trainer.step_count % 5 == 0 and 0 <= max(steps) - trainer.step_count <= 5
+        for step in range(trainer.step_count):
+            programs.train(alone, 1, first=step % 8)
+        assert programs.digest(trainer) == programs.digest(alone)
 
 
 def test_torchrun_starts_a_run_again_when_a_rank_has_died(ranks, cache, tmp_path):

@@ -123,6 +123,15 @@ def test_states_that_are_shared_out(gpt, device, tmp_path):
     assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_gradients_that_are_shared_out_within_a_budget(gpt, accumulate):
+    """Those that go when backward has ended, too, which the twin that plans is told of."""
+    words = ["--ranks", "mpi", "--accumulate", accumulate]
+    everywhere = steps_of(ranks(gpt, 2, command(*words, steps=5)))
+    shared = ranks(gpt, 2, command(*words, "--strategy", "zero2", "--budget", "1300KiB", device="sim:pinned=64MiB,threads=1", steps=5))
+    assert len(everywhere) == 5 and steps_of(shared) == everywhere
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero1"])
 def test_checkpoints_with_a_file_of_each_rank(gpt, strategy, tmp_path):
     """All that one rank has, in two files; any number of ranks goes on from them."""
@@ -248,20 +257,79 @@ def test_a_full_disk_costs_a_checkpoint_of_all_and_not_the_run(gpt, name, full, 
     assert checkpoint.is_file() or len(os.listdir(checkpoint)) == 3
 
 
-def test_a_rank_that_hangs_ends_all(gpt):
-    """MPI itself would wait for ever."""
-    words = command("--ranks", "mpi", "--ranks-timeout", 2, steps=100000)
-    process = subprocess.Popen([*MPIRUN, "-n", "2", "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=gpt,
+def ended_when(folder, count, words, number=None):
+    """What ranks say that are started as `words`, of which rank 1 is sent a signal after step 10."""
+    process = subprocess.Popen([*MPIRUN, "-n", str(count), "sh", "-c", "echo $$ > rank$OMPI_COMM_WORLD_RANK; exec " + " ".join(map(str, words))], cwd=folder,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"})
+    began = time.monotonic()
     try:
-        for line in process.stdout:
+        for line in process.stdout if number else ():
             if line.startswith("step 10 "):
-                os.kill(int((gpt / "rank1").read_text()), signal.SIGSTOP)
+                began = time.monotonic()
+                os.kill(int((folder / "rank1").read_text()), number)
                 break
         _, error = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode != 0 and "another rank has not come to it within 2 s" in error, error
+    assert process.returncode != 0
+    return error, time.monotonic() - began
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_rank_that_is_stopped_is_named(gpt, count):
+    """By all that wait for it, with the same words; MPI itself would wait for ever."""
+    error, seconds = ended_when(gpt, count, command("--ranks", "mpi", "--ranks-timeout", 2, steps=100000), signal.SIGSTOP)
+    stopped = int((gpt / "rank1").read_text())
+    named = re.findall(r"this rank ends all others: .*rank \d: (rank .*)", error)
+    assert named and all(re.fullmatch(rf"rank 1 did not come to \w+ within 2 s: process {stopped} of this machine is stopped", text) for text in named), error
+    assert seconds < 2 + 4  # mpirun takes its time to end what is stopped
+
+
+@pytest.mark.parametrize("count, who", [(2, {1}), (3, {1}), (3, {1, 2})])
+def test_ranks_that_do_something_else_are_named(gpt, count, who):
+    """They neither come nor answer; here they wait for a file that nobody writes, after they have joined the others."""
+    words = command("--ranks", "mpi", "--ranks-timeout", 2)
+    words[words.index("--data") + 1] = "data$OMPI_COMM_WORLD_RANK"
+    for rank in range(count):
+        (gpt / f"data{rank}").unlink(missing_ok=True)
+        os.mkfifo(gpt / f"data{rank}") if rank in who else (gpt / f"data{rank}").symlink_to(ROOT / "README.md")
+    error, _ = ended_when(gpt, count, words)
+    names = " and ".join(f"rank {rank}" for rank in sorted(who))
+    places = " and ".join(rf"process {int((gpt / f'rank{rank}').read_text())} of this machine" for rank in sorted(who))
+    assert re.search(rf"this rank ends all others: .*rank \d: {names} did not come to \w+ within 2 s: {places} do(es)? something else, or hangs?\n", error), error
+
+
+WAITS = """
+import ctypes, sys, time
+
+class Calls(ctypes.Structure):  # SegueMpi
+    _fields_ = [(name, ctypes.CFUNCTYPE(ctypes.c_int, *parameters)) for name, parameters in [
+        ("start", [ctypes.POINTER(ctypes.c_int)] * 2 + [ctypes.c_char_p]), ("finish", []), ("abandon", [ctypes.c_char_p]), ("all_reduce", []), ("reduce", []),
+        ("reduce_scatter", []), ("all_gather", []), ("broadcast", []), ("send", []),
+        ("receive", [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p])]]
+
+library = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+library.segueMpi.restype = ctypes.POINTER(Calls)
+calls = library.segueMpi().contents
+rank, ranks, why, data = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(512), ctypes.create_string_buffer(8)
+assert calls.start(rank, ranks, why) == 0, why.value
+waits_for = int(sys.argv[2 + rank.value])
+if waits_for < 0:
+    time.sleep(60)
+assert calls.receive(data, 8, waits_for, 2 + 0.2 * rank.value, why) == 1
+calls.abandon(f"rank {rank.value}: {why.value.decode()}".encode())
+"""
+
+
+@pytest.mark.parametrize("waits_for, expected", [
+    ((1, -1, -1), r"rank 0: rank 1 did not come to MPI_Irecv within 2 s: process \d+ of this machine does something else, or hangs"),
+    ((1, 2, -1), r"rank 0: rank 2 did not come to MPI_Irecv within 2 s: process \d+ of this machine does something else, or hangs"),
+    ((1, 2, 0), r"rank 0: MPI_Irecv has not ended within 2 s, and all ranks wait: rank 1 in MPI_Irecv, rank 2 in MPI_Irecv")])
+def test_who_is_named_where_one_rank_waits_for_another(waits_for, expected, tmp_path):
+    """Not a rank that nobody waits for; the one that a rank waits for that is waited for; and nobody where they wait for each other. -1: it does something else."""
+    (tmp_path / "waits.py").write_text(WAITS)
+    done = ranks(tmp_path, 3, [sys.executable, "waits.py", BUILD / "lib" / "libSegueMPI.so", *map(str, waits_for)])
+    assert done.returncode != 0 and re.search(rf"^segue: this rank ends all others: {expected}$", done.stderr, re.M), done.stderr
 
 
 def is_running(process):
@@ -319,7 +387,8 @@ def test_a_second_signal_ends_at_once(gpt, to_mpirun, tmp_path):
 
     def send(mpirun, members):
         for process in [mpirun, mpirun] if to_mpirun else members * 2:
-            os.kill(process, signal.SIGINT)
+            if is_running(process):  # the first one that goes may have taken the other with it
+                os.kill(process, signal.SIGINT)
             time.sleep(0.02)
 
     last, left = run_until_signals(gpt, checkpoint, "zero1", send)

@@ -168,6 +168,78 @@ TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
     }
 }
 
+// What a plan and messages keep in page-locked memory is known before the first step, and granted: with that, and not a
+// byte less, steps are taken. On a device that has no more, what leaves goes elsewhere, and messages have their room.
+TEST(RankModes, APlanLeavesPageLockedMemoryToMessages) {
+  for (Sharding sharding : shardings) {
+    SCOPED_TRACE(name(sharding));
+    RankModesRun run(*std::ranges::find(rankWays, std::string_view("Plan"), &Way::name), 1, 0, sharding);
+    /// The reason why a rank does not train, and what was page-locked at most, for rank 0.
+    struct Found {
+      std::string refused;
+      uint64_t granted = 0, peak = 0, messages = 0, unlocked = 0;
+    };
+    auto course = [&](std::optional<double> cap, uint64_t pinned) {
+      Found found;
+      std::string amount = "pinned=" + std::to_string(pinned);
+      std::string device = std::regex_replace(run.device, std::regex("pinned=16MiB"), amount);
+      EXPECT_EQ(onRanks(
+                    2, device,
+                    [&](Rank &rank) {
+                      SessionOptions options = optionsOf({"", ""});
+                      double dram = double(rank.device->memory().budget(Space::DeviceDram)) / 1048576;
+                      Json conductor = {{"enabled", true},
+                                        {"telemetry_enabled", false},
+                                        {"vram_hard_cap_mb", dram},
+                                        {"vram_soft_cap_mb", dram}};
+                      Json stagehand = {{"conductor_config", conductor}};
+                      stagehand.update(Json::parse(plan));
+                      if (cap)
+                        stagehand["conductor_config"]["pinned_cap_mb"] = *cap;
+                      options.config = Config::parse(Json{{"memory", {{"stagehand", stagehand}}}}.dump(), "test");
+                      options.collectives = rank.together;
+                      options.sharding = sharding;
+                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
+                      setValues(session);
+                      auto [code, what] = errorOf([&] { trainNorms(session, 1, rank.number(), 1); });
+                      if (code == ErrorCode(-1)) { // what came before the first step is no step's
+                        rank.device->memory().resetPeak();
+                        trainNorms(session, 2, rank.number(), 1);
+                      }
+                      if (rank.number())
+                        return;
+                      found.refused = code == ErrorCode(-1) ? "" : what;
+                      double granted = session.services()->conductorRecord()["pinned_granted_mb"];
+                      found.granted = uint64_t(std::llround(granted * 1048576));
+                      found.peak = rank.device->memory().peakBytes(Space::HostPinned);
+                      found.messages = rank.together->figures().peakBytes;
+                      for (const MemoryHolder &holder : rank.device->memory().holders(Space::Host))
+                        if (holder.owner.value == messageOwner)
+                          found.unlocked = std::max(found.unlocked, holder.liveBytes + holder.bytesAtPeak);
+                    },
+                    {}, {.bucketBytes = 20000}),
+                nothing(2));
+      return found;
+    };
+    Found free = course(std::nullopt, 16 << 20);
+    EXPECT_EQ(free.refused, "");
+    EXPECT_GT(free.messages, 0u);
+    EXPECT_GE(free.granted, free.peak);
+    double exact = double(free.granted) / 1048576;
+    EXPECT_EQ(course(exact, 16 << 20).refused, "");
+    std::string refused = course(double(free.granted - 1) / 1048576, 16 << 20).refused;
+    std::smatch named;
+    std::regex sentence("at least the ([0-9.]+) MiB that a plan and messages to ranks (and other services )?keep");
+    ASSERT_TRUE(std::regex_search(refused, named, sentence)) << refused;
+    EXPECT_EQ(course(std::stod(named[1]), 16 << 20).refused, "");
+    for (uint64_t pinned : {free.granted, free.granted / 2}) {
+      Found little = course(std::nullopt, pinned);
+      EXPECT_EQ(little.refused, "");
+      EXPECT_EQ(little.unlocked, 0u) << pinned;
+    }
+  }
+}
+
 // A plan has gradients that another rank updates by leave, too: of a model that is mostly parameters, a rank with half of the
 // states needs no more memory than one with all, but for less than one gradient: plans of other programs fit otherwise.
 TEST(RankModes, GradientsOfOtherRanksLeaveByAPlan) {

@@ -31,6 +31,16 @@ static uint64_t placeAfter(uint64_t bytes) {
 }
 static uint64_t bytesOf(const Tensor &tensor) { return tensor.desc().spanBytes(); }
 
+/// Returns the end of the tensors that make a message from `first` on, of `count`.
+static size_t endOfBucket(size_t count, size_t first, uint64_t bucketBytes,
+                          const std::function<uint64_t(size_t)> &bytesAt) {
+  uint64_t bytes = bytesAt(first);
+  size_t end = first + 1;
+  while (end < count && bytes + bytesAt(end) <= bucketBytes)
+    bytes += bytesAt(end++);
+  return end;
+}
+
 static uint64_t bytesUnderWay(const CollectiveOptions &options) {
   return options.bucketsUnderWay && options.bucketBytes > UINT64_MAX / 2 / options.bucketsUnderWay
              ? UINT64_MAX / 2
@@ -76,6 +86,8 @@ public:
     figures.peakBytes = underWay_.peakBytes();
     return figures;
   }
+
+  uint64_t memoryFor(std::span<const std::vector<uint64_t>> calls) const override;
 
   Fence allReduce(std::span<const Tensor> tensors) override;
   Fence reduce(std::span<const Tensor> tensors, int root) override;
@@ -133,6 +145,20 @@ void HostCollectives::checkRank(int rank) const {
 bool HostCollectives::isReached() const {
   bool isTwinOfHost = !device_->hasBytes() && device_->hasSpace(Space::Disk) && !device_->diskLink();
   return device_->hasUnifiedMemory() || isTwinOfHost;
+}
+
+uint64_t HostCollectives::memoryFor(std::span<const std::vector<uint64_t>> calls) const {
+  std::vector<uint64_t> messages;
+  for (const std::vector<uint64_t> &call : calls)
+    for (size_t first = 0, end = 0; first < call.size(); first = end) {
+      end = endOfBucket(call.size(), first, options_.bucketBytes, [&](size_t i) { return call[i]; });
+      if (end == first + 1 && isReached()) // goes from where it is
+        continue;
+      uint64_t &bytes = messages.emplace_back();
+      for (size_t i = first; i < end; ++i)
+        bytes = placeAfter(bytes) + call[i];
+    }
+  return underWay_.mostFor(messages);
 }
 
 /// Makes memory of the host for what is given together, without bringing anything there.
@@ -300,13 +326,9 @@ WorkCost HostCollectives::costOf(const RingTraffic &traffic) const {
 
 template <typename Give> Fence HostCollectives::byBucket(std::span<const Tensor> tensors, Give give) {
   Fence done;
-  for (size_t first = 0; first < tensors.size();) {
-    uint64_t bytes = bytesOf(tensors[first]);
-    size_t end = first + 1;
-    while (end < tensors.size() && bytes + bytesOf(tensors[end]) <= options_.bucketBytes)
-      bytes += bytesOf(tensors[end++]);
+  for (size_t first = 0, end = 0; first < tensors.size(); first = end) {
+    end = endOfBucket(tensors.size(), first, options_.bucketBytes, [&](size_t i) { return bytesOf(tensors[i]); });
     done.join(give(tensors.subspan(first, end - first)));
-    first = end;
   }
   return done;
 }

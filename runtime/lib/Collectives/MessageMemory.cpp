@@ -8,7 +8,9 @@
 #include "MessageMemory.h"
 #include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
+#include <numeric>
 
 namespace segue::inline runtime {
 
@@ -40,12 +42,11 @@ std::shared_ptr<Storage> MessageMemory::take(uint64_t bytes) {
     // An arena gives out bytes that are still in use with the fence of that; the system gives out others.
     if (device_->runsInline() || run->storage->space() == Space::Host)
       device_->wait(run->storage->uses());
-    heldBytes_ -= run->storage->bytes();
+    setHeld(heldBytes_ - run->storage->bytes());
     run = runs_.erase(run);
   }
   std::shared_ptr<Storage> storage = allocate(bytes);
-  heldBytes_ += bytes;
-  peakBytes_ = std::max(peakBytes_, heldBytes_);
+  setHeld(heldBytes_ + bytes);
   return runs_.emplace_back(storage).storage;
 }
 
@@ -57,7 +58,20 @@ void MessageMemory::given(const std::shared_ptr<Storage> &storage) {
 
 void MessageMemory::clear() {
   runs_.clear();
-  heldBytes_ = 0;
+  setHeld(0);
+}
+
+void MessageMemory::setHeld(uint64_t bytes) {
+  heldBytes_ = bytes;
+  peakBytes_ = std::max(peakBytes_, heldBytes_);
+  device_->transfer().holdForMessages(bytes);
+}
+
+uint64_t MessageMemory::mostFor(std::span<const uint64_t> messages) const {
+  if (messages.empty())
+    return 0;
+  uint64_t all = std::accumulate(messages.begin(), messages.end(), uint64_t(0));
+  return std::max(std::min(all, mostBytes_), *std::ranges::max_element(messages));
 }
 
 } // namespace segue::inline runtime

@@ -19,6 +19,7 @@
 
 #include "segue/runtime/Tensor/Storage.h"
 #include <deque>
+#include <span>
 
 namespace segue::inline runtime {
 
@@ -40,6 +41,8 @@ public:
   void clear();
 
   uint64_t mostBytes() const { return mostBytes_; }
+  /// Returns what messages of these sizes hold at most, if nothing is given back in between.
+  uint64_t mostFor(std::span<const uint64_t> messages) const;
   /// Returns the most bytes that were held at once.
   uint64_t peakBytes() const { return peakBytes_; }
 
@@ -50,6 +53,7 @@ private:
     bool isGiven = false;
   };
   std::shared_ptr<Storage> allocate(uint64_t bytes);
+  void setHeld(uint64_t bytes);
   bool fits(uint64_t bytes) const { return heldBytes_ + bytes <= mostBytes_; }
 
   DeviceRef device_;

@@ -127,17 +127,18 @@ void GradientReduction::on(const event::PhaseBegin &begin) {
     target->enter(begin.phase);
 }
 
-/// Returns the slot whose gradient this is, which backward is the only one to make.
-size_t GradientReduction::slotOfOutput(const event::Output &output) const {
+/// Returns the slot whose gradient this is, which backward is the only one to make, and the program of its module: that
+/// of the event goes with the run.
+std::pair<size_t, const Program *> GradientReduction::slotOfOutput(const event::Output &output) const {
   for (size_t m = 0; m < modules_.size(); ++m) {
     const Program *backward = modules_[m].find("backward");
     if (!backward || backward->image() != output.program.image() || backward->index() != output.program.index())
       continue;
     size_t slot = slotOf(*table_, modules_, m, backward->output(output.output));
     if (slot != noSlot && table_->infos()[slot].members.size() == 1 && !ready_[slot].gradient)
-      return slot;
+      return {slot, backward};
   }
-  return noSlot;
+  return {noSlot, nullptr};
 }
 
 /// Returns true for a gradient that can be added up where it lies.
@@ -150,7 +151,7 @@ static bool isSummable(const Tensor &gradient) {
 void GradientReduction::on(const event::Output &output) {
   if (!owners_)
     forward(output);
-  size_t slot = tape_ ? slotOfOutput(output) : noSlot;
+  auto [slot, program] = tape_ ? slotOfOutput(output) : std::pair(noSlot, static_cast<const Program *>(nullptr));
   Tensor *sum = slot == noSlot ? nullptr : &tape_->gradient(GradientTape::ValueId(slot));
   bool mayGo = sum && isSummable(output.value) && (!*sum || mayAdd_);
   if (mayGo && *sum) { // of the batches before, which the program returns with this one in it
@@ -158,7 +159,7 @@ void GradientReduction::on(const event::Output &output) {
     output.value = std::exchange(*sum, Tensor());
   }
   if (mayGo)
-    ready_[slot] = {output.value, &output.program, output.output};
+    ready_[slot] = {output.value, program, output.output};
   if (owners_ && mayGo)
     output.value = Tensor();
   else if (owners_)

@@ -75,7 +75,7 @@ private:
     const Program *program = nullptr;
     uint32_t output = 0;
   };
-  size_t slotOfOutput(const event::Output &output) const;
+  std::pair<size_t, const Program *> slotOfOutput(const event::Output &output) const;
   void sendReady();
   /// Puts what waits for a slot on the tape, or forgets it where the sum is another rank's.
   void giveSum(size_t slot);

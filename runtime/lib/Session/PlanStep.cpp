@@ -75,8 +75,10 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
     ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
   else if (options.sharding == Sharding::Parameters)
     options.collectives = nullptr; // nothing could be gathered
-  return StepTwin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches),
-                  std::move(ring), homes);
+  StepTwin twin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches), std::move(ring),
+                homes);
+  twin.device()->transfer().leaveToMessages(step.device->transfer().leftToMessages());
+  return twin;
 }
 
 static uint64_t liveBytes(Device &device) { return device.memory().liveBytes(Space::DeviceDram); }

@@ -172,6 +172,7 @@ void Session::State::agree() {
   }
   reduction.emplace(options.collectives);
   reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
+  leaveHostToMessages();
   hasTold = false;
   hasAgreed = true;
 }

@@ -117,6 +117,25 @@ messagesOf(const ParameterTable &table, const ShardedStates &shards, int ranks, 
   return messages;
 }
 
+void Session::State::leaveHostToMessages() {
+  Collectives &ranks = *options.collectives;
+  std::vector<std::vector<uint64_t>> sums, gathered, updates;
+  for (const GradientReduction::Message &message : reduction->messages())
+    for (std::vector<uint64_t> &sum = sums.emplace_back(); size_t slot : message.slots)
+      sum.push_back(TensorDesc(table.infos()[slot].desc.shape, ElementType::f32).spanBytes());
+  if (shards) {
+    auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
+    for (const auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes(), isSent))
+      for (std::vector<uint64_t> &update = updates.emplace_back(); size_t slot : slots)
+        update.push_back(table.infos()[slot].desc.spanBytes());
+    for (size_t slot = 0; slot < table.size(); ++slot) // for forward, and once more for backward
+      if (rankOf(slot))
+        gathered.resize(gathered.size() + 2, {table.infos()[slot].desc.spanBytes()});
+  }
+  gathered.insert(gathered.end(), sums.begin(), sums.end());
+  device->transfer().leaveToMessages(std::max(ranks.memoryFor(gathered), ranks.memoryFor(updates)));
+}
+
 void Session::State::shareUpdates(int64_t number) {
   // A plan has parameters on the device when a step begins, and finds out in its step which have come home instead.
   bool isTwin = shards == options.shards;

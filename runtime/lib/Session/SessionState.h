@@ -215,6 +215,8 @@ struct Session::State {
   void checkCanBeShared() const;
   /// Leaves the updates of this rank's parameters in the modules, and no others.
   void shareOptimizers();
+  /// Has what is kept in page-locked memory leave the room that messages of a step take there.
+  void leaveHostToMessages();
   /// Gives every rank the parameters that others have updated. Throws StateTorn.
   void shareUpdates(int64_t number);
   /// Writes what `make` returns of each rank: to a file rank 0 does, with the states of the others, which send them, and

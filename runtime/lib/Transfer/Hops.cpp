@@ -114,7 +114,8 @@ uint64_t TransferEngine::roomToKeep() const {
   DeviceMemory &memory = device_.memory();
   uint64_t budget = memory.budget(Space::HostPinned);
   uint64_t taken = memory.liveBytes(Space::HostPinned) +
-                   std::min(2 * options_.stagingBuffers * options_.stagingChunkBytes, budget / 16);
+                   std::min(2 * options_.stagingBuffers * options_.stagingChunkBytes, budget / 16) +
+                   leftToMessages_ - std::min(leftToMessages_, heldByMessages_);
   return budget - std::min(budget, taken);
 }
 

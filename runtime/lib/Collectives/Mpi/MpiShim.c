@@ -11,6 +11,7 @@
 \*===----------------------------------------------------------------------===*/
 
 #include "MpiShim.h"
+#include "MpiRollCall.h"
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -36,11 +37,12 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Waits for what was begun with `code`. The pauses grow, as ranks may share processors. */
-static int await(int code, MPI_Request *request, const char *call, double seconds, char *why) {
-  double until = now() + seconds;
+/* Waits for what was begun with `code`, for `peer` or, with -1, for any. The pauses grow, as ranks may share
+ * processors; from the first on this rank answers who asks whether it waits. */
+static int awaitRank(int peer, int code, MPI_Request *request, const char *call, double seconds, char *why) {
+  double until = now() + seconds, askAt = until - rollCallSeconds(seconds);
   struct timespec pause = {0, 1000};
-  int done = 0;
+  int done = 0, hasAsked = 0;
   if (fails(code, call, why))
     return 1;
   for (int tries = 0;; ++tries) {
@@ -48,16 +50,28 @@ static int await(int code, MPI_Request *request, const char *call, double second
       return 1;
     if (done)
       return 0;
-    if (now() > until) {
-      snprintf(why, segueMpiWhyBytes, "%s: another rank has not come to it within %.3g s", call, seconds);
-      return 1;
-    }
     if (tries > 20) {
+      double time = now();
+      if (rollCallHear(call, why, segueMpiWhyBytes))
+        return 1;
+      if (time > askAt && !hasAsked) {
+        rollCallAsk(call);
+        hasAsked = 1;
+        until = time + rollCallSeconds(seconds); /* also of a rank that was stopped itself, and goes on */
+      }
+      if (time > until) {
+        rollCallEnd(call, peer, seconds, why, segueMpiWhyBytes);
+        return 1;
+      }
       nanosleep(&pause, NULL);
       if (pause.tv_nsec < 100000)
         pause.tv_nsec *= 2;
     }
   }
+}
+
+static int await(int code, MPI_Request *request, const char *call, double seconds, char *why) {
+  return awaitRank(-1, code, request, call, seconds, why);
 }
 
 static int tooLarge(int64_t count, const char *call, char *why) {
@@ -79,10 +93,14 @@ static int start(int *rank, int *ranks, char *why) {
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   return fails(MPI_Comm_rank(MPI_COMM_WORLD, rank), "MPI_Comm_rank", why) ||
-         fails(MPI_Comm_size(MPI_COMM_WORLD, ranks), "MPI_Comm_size", why);
+         fails(MPI_Comm_size(MPI_COMM_WORLD, ranks), "MPI_Comm_size", why) ||
+         fails(rollCallStart(*rank, *ranks), "MPI_Allgather", why);
 }
 
-static void finish(void) { MPI_Finalize(); }
+static void finish(void) {
+  rollCallFinish();
+  MPI_Finalize();
+}
 
 static void abandon(const char *why) {
   fprintf(stderr, "segue: this rank ends all others: %s\n", why);
@@ -143,15 +161,15 @@ static int broadcast(void *data, uint64_t bytes, int root, double seconds, char 
 static int sendTo(const void *data, uint64_t bytes, int to, double seconds, char *why) {
   MPI_Request request;
   return tooLarge((int64_t)bytes, "MPI_Isend", why) ||
-         await(MPI_Isend(data, (int)bytes, MPI_BYTE, to, 0, MPI_COMM_WORLD, &request), &request, "MPI_Isend", seconds,
-               why);
+         awaitRank(to, MPI_Isend(data, (int)bytes, MPI_BYTE, to, 0, MPI_COMM_WORLD, &request), &request, "MPI_Isend",
+                   seconds, why);
 }
 
 static int receive(void *data, uint64_t bytes, int from, double seconds, char *why) {
   MPI_Request request;
   return tooLarge((int64_t)bytes, "MPI_Irecv", why) ||
-         await(MPI_Irecv(data, (int)bytes, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request), &request, "MPI_Irecv",
-               seconds, why);
+         awaitRank(from, MPI_Irecv(data, (int)bytes, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request), &request,
+                   "MPI_Irecv", seconds, why);
 }
 
 __attribute__((visibility("default"))) const struct SegueMpi *segueMpi(void) {

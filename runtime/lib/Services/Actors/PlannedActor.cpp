@@ -121,17 +121,20 @@ void PlannedActor::beginAgain() {
 
 void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
                           std::optional<AddressPlan> addresses) {
-  // Saved tensors while they are away, and the homes of all that comes by block.
-  uint64_t pinned = plan.hostPeakBytes;
+  // Saved tensors while they are away, the homes of all that comes by block, and messages to other ranks.
+  uint64_t messages = context_.device->transfer().leftToMessages(), pinned = plan.hostPeakBytes + messages;
   for (const Resident &resident : profile.residents)
     pinned += resident.bytes;
   if (!reservePinned(pinned)) {
     if (!reservations_.empty())
       return;
     char least[32];
-    std::snprintf(least, sizeof least, "%.2f", std::ceil(double(pinned) / 1048576 * 100) / 100);
+    uint64_t others = uint64_t(context_.conductor.usedBytes(BudgetResource::Pinned)) - reservedBytes_;
+    std::snprintf(least, sizeof least, "%.2f", std::ceil(double(pinned + others) / 1048576 * 100) / 100);
     std::string rule = "at least the " + std::string(least) +
-                       " MiB that a plan keeps in page-locked memory for this cap (activation_stagehand, mode planned)";
+                       " MiB that a plan" + (messages ? " and messages to ranks" : "") +
+                       (others ? " and other services" : "") + (messages || others ? " keep" : " keeps") +
+                       " in page-locked memory for this cap (activation_stagehand, mode planned)";
     throw ConfigError(conductorSection, "pinned_cap_mb", rule, rule);
   }
   planned_.follow(profile, plan);

@@ -55,6 +55,9 @@ public:
   /// Returns the bytes of a message that are worth its cost.
   virtual uint64_t bucketBytes() const = 0;
   virtual CollectiveFigures figures() const = 0;
+  /// Returns the bytes of the host's memory that messages take at most between two meetings. `calls`: the bytes of the
+  /// tensors of each call.
+  virtual uint64_t memoryFor(std::span<const std::vector<uint64_t>> calls) const = 0;
 
   /// Puts the sum over ranks in place of each tensor, which is dense, of f32, and no one else's. Several that are
   /// given at once go in few messages.

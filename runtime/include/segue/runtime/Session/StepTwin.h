@@ -128,6 +128,7 @@ public:
   /// The twin of steps that are no session's. Throws what `make` throws, and InvalidArgument for another device.
   StepTwin(std::string_view spec, const MakeSteps &make);
   ~StepTwin();
+  StepTwin(StepTwin &&) noexcept;
 
   /// Returns the twin's device. The capacity of its device_dram is not that of the spec: a
   /// step in which nothing leaves may need more than the device has.

@@ -175,6 +175,11 @@ public:
   bool leavesRoomToStage(uint64_t bytes) const;
   /// Bytes that leavesRoomToStage() would allow.
   uint64_t roomToKeep() const;
+  /// Leaves so many bytes of page-locked memory to messages to other ranks: what is kept there does not take them.
+  void leaveToMessages(uint64_t bytes) { leftToMessages_ = bytes; }
+  uint64_t leftToMessages() const { return leftToMessages_; }
+  /// Notes what messages hold of that.
+  void holdForMessages(uint64_t bytes) { heldByMessages_ = bytes; }
   /// Returns the nearest tier below the device that takes `bytes` more to keep: host_pinned while that
   /// leaves room to stage, then a disk below it, or else host. Where the link leads to a disk, that.
   Space homeFor(uint64_t bytes) const;
@@ -245,6 +250,7 @@ private:
   struct Impl;
   Device &device_;
   StitchOptions options_;
+  uint64_t leftToMessages_ = 0, heldByMessages_ = 0;
   TransferCounters counters_;
   std::unique_ptr<Impl> impl_;
 };
