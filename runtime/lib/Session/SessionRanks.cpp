@@ -9,7 +9,7 @@
 // they train before the first step, and meet three times in each: before it begins, when
 // gradients have been added up, which begins while backward runs, and before the first
 // parameter is written. Where each has some gradients alone they meet for their norm, too, and
-// before the first block where parameters are gathered. A rank whose step fails says so at
+// before the first block where it has some parameters alone. A rank whose step fails says so at
 // the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -277,7 +277,7 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_
 std::span<const std::string_view> Session::State::meetingsOfStep() const {
   static constexpr std::string_view all[] = {"begin", "gradients", "update"};
   static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
-  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "update"};
+  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "norm", "update"};
   if (isGathered())
     return withGathering;
   return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
@@ -290,7 +290,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
   auto *known = dynamic_cast<const Error *>(&error);
   try {
     // A transport that has failed reaches nobody.
-    if ((known && known->code() == ErrorCode::RankFailed) || gathersMore)
+    if ((known && known->code() == ErrorCode::RankFailed) || (gathersMore && !gatherRest()))
       options.collectives->abandon(error.what());
     else {
       if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())
