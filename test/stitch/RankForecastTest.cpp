@@ -237,6 +237,27 @@ TEST(RankServices, HearOfGradientsThatWaitForThoseOutsideOfBlocks) {
   EXPECT_EQ(std::set(losses.begin(), losses.end()).size(), size_t(steps));
 }
 
+// Values that a rank takes of rank 0, as those that stay on every rank differed, are none that it alone was given.
+TEST(RankServices, ValuesThatDifferedAreNoneThatOneRankWasGiven) {
+  TemporaryFolder folder;
+  std::string path = folder / "one.safetensors";
+  EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    Session session(rank.device, modulesOf({"gpt", {"gpt.mlir"}}),
+                    {.collectives = rank.together, .sharding = Sharding::Parameters});
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(rank.device, info.desc.shape, uint32_t(rank.number())));
+    TensorMap batch = batchWithoutValues(rank.device, session.modules(), {});
+    for (auto &[name, tensor] : batch)
+      std::memset(tensor.bytes(), 0, tensor.desc().spanBytes());
+    session.step(batch, 1e-3);
+    session.save(path);
+    session.load(path);
+    session.step(batch, 1e-3);
+    EXPECT_EQ(session.stepCount(), 2);
+  }),
+            nothing(2));
+}
+
 /// Returns the spans of a track, in microseconds.
 static std::vector<Json> spansOf(const Json &trace, std::string_view track) {
   std::vector<Json> spans;

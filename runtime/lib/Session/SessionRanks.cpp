@@ -197,6 +197,7 @@ void Session::State::takeValuesOfRank0() {
   std::vector<std::string> all = ranks.exchange("hashes of values", own);
   size_t taken = 0;
   bool takesStates = false;
+  int64_t given = timesGiven;
   for (size_t i = 0; i < held.size(); ++i) {
     auto isAsRank0 = [&](const std::string &other) {
       return std::memcmp(other.data() + i * sizeof(uint64_t), all[0].data() + i * sizeof(uint64_t), sizeof(uint64_t)) == 0;
@@ -216,6 +217,7 @@ void Session::State::takeValuesOfRank0() {
     copyInto(host, held[i]);
     takesStates = true;
   }
+  timesGiven = given; // these came from rank 0, and not from outside
   settle();
   if (residency && takesStates)
     residency->homesWritten(); // what lies on the device is of the states before
