@@ -67,7 +67,7 @@ def torch_step(model, cfg, example, strategy, threads):
 
 def main():
     parser = g.arguments()
-    parser.add_argument("--peer", required=True, help="segue-ddp, segue-zero1, segue-zero2, torch-ddp, torch-compile, torch-fsdp2 or torch-zero1")
+    parser.add_argument("--peer", required=True, help="segue-ddp, segue-zero1, segue-zero2, segue-zero3, torch-ddp, torch-compile, torch-fsdp2 or torch-zero1")
     args = parser.parse_args()
     system, _, strategy = args.peer.partition("-")
     if os.environ.get("MEET"):

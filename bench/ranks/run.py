@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from run import LOSS_TOLERANCE, PEERS, chosen, output, processor, publish, weights_file  # noqa: E402
 
-COMMANDS = {name: [] for name in ("segue-ddp", "segue-zero1", "segue-zero2", "torch-ddp", "torch-compile", "torch-zero1", "torch-fsdp2")}
+COMMANDS = {name: [] for name in ("segue-ddp", "segue-zero1", "segue-zero2", "segue-zero3", "torch-ddp", "torch-compile", "torch-zero1", "torch-fsdp2")}
 WAYS = ("alone", "apart", "together")
 
 

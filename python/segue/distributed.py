@@ -17,6 +17,7 @@ nobody writes to memory that is somebody else's by then, and so that the other r
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 #: Of the message that closes connections, which nobody sends.
 _NO_TAG = 0x5E61
-_NOT_YET = ("zero3", "fsdp", "pipeline", "tensor")
-_STRATEGIES = ("ddp", "zero1", "zero2")
+_NOT_YET = ("pipeline", "tensor")
+_STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 _made: dict[tuple[str, ...], int] = {}  # transports of this process, by the ranks that they reach
 
 
@@ -191,7 +192,8 @@ class Ranks:
     adds_in_order : bool
         Adds one rank after the other.
     strategy : str
-        ``ddp``; ``zero1``: each rank has the optimizer states of some parameters, and updates them for all; ``zero2``: and their gradients.
+        ``ddp``; ``zero1``: each rank has the optimizer states of some parameters, and updates them for all; ``zero2``: and their gradients;
+        ``zero3``: and these parameters.
     """
 
     def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp"):
@@ -209,6 +211,11 @@ class Ranks:
     def shares_states(self) -> bool:
         """Whether each rank has the states of some parameters alone."""
         return self.strategy != "ddp"
+
+    @property
+    def gather_parameters(self) -> bool:
+        """Whether each rank has some parameters alone, so that all ranks together bring them."""
+        return self.strategy == "zero3" and self.count > 1
 
     @property
     def writes(self) -> bool:
@@ -233,6 +240,19 @@ class Ranks:
         with WholeStep():  # Ctrl-C comes to all ranks of a terminal: who waits here hears of another one's end and of its own at once
             told = self.collectives.exchange(what, json.dumps(value))
         return [json.loads(text) for text in told]
+
+    def take_values_of_first(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes the first rank's values into tensors by name, where others have not the same. Every rank calls this."""
+        form = lambda tensor: [str(tensor.dtype), list(tensor.shape)]  # noqa: E731
+        told = self.exchange("values of parameters", {name: [form(tensor), _hash_of(tensor)] for name, tensor in tensors.items()})
+        forms = [{name: known[0] for name, known in each.items()} for each in told]
+        if self._transport is None or any(each != forms[0] for each in forms):  # of other modules, which the runtime refuses
+            return
+        for name in (name for name in tensors if any(each[name] != told[0][name] for each in told)):
+            tensor, value = tensors[name], _bytes_of(tensors[name])
+            self._transport.broadcast(memoryview(value.numpy()), 0)
+            with torch.no_grad():
+                tensor.copy_(value.view(tensor.dtype).reshape(tensor.shape))
 
     @staticmethod
     def told(error: BaseException) -> None:
@@ -264,8 +284,8 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
                 raise InvalidArgumentError(f'{name} is about several ranks; give distributed="ddp", too')
         return Ranks()
     if how in _NOT_YET:
-        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1" and "zero2", where each has the '
-                               'optimizer states of some parameters, or their gradients, too. segue-run and C++ have "zero3", too')
+        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1", "zero2" and "zero3", where each '
+                               'has the optimizer states of some parameters, their gradients, too, or these parameters, too')
     if how not in _STRATEGIES:
         raise InvalidArgumentError(f'distributed is {how!r}; there are {", ".join(_STRATEGIES)}')
     if bucket_mb is not None and not bucket_mb > 0:
@@ -289,6 +309,15 @@ def _has_ended(work: "dist.Work", seconds: float) -> bool:
 
 def _floats(data: memoryview) -> torch.Tensor:
     return torch.frombuffer(data, dtype=torch.float32)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in memory of the CPU: its own, or a copy."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _hash_of(tensor: torch.Tensor) -> str:
+    return hashlib.blake2b(_bytes_of(tensor).numpy(), digest_size=16).hexdigest()
 
 
 def _bytes(data: memoryview) -> torch.Tensor:

@@ -113,7 +113,8 @@ class Trainer(Checkpoints, Figures):
         while backward goes on, parameters and seed are those of rank 0, and losses the mean over all ranks. Each rank makes the same trainers and calls of `step`, `fit`,
         `evaluate_on` and `gradients`, in one order. Rank 0 alone writes files and draws bars; see the guide "ranks".
         ``zero1``: the same, to the bit, but each rank has the optimizer states of some parameters alone and updates these for all; each calls `save`, too,
-        and what is frozen stays so. ``zero2``: and it has the sums of their gradients alone, so that there is no `gradients`.
+        and what is frozen stays so. ``zero2``: and it has the sums of their gradients alone, so that there is no `gradients`. ``zero3``: and these parameters,
+        which the others are sent while blocks run; every rank calls `evaluate`, `sync`, `parameters`, `state_dict` and `save_weights`, too.
     process_group : ProcessGroup, optional
         Of `torch.distributed`: those who train together. Default: all ranks.
     bucket_mb : float, optional
@@ -295,6 +296,9 @@ class Trainer(Checkpoints, Figures):
 
     def _bind(self, spills: bool):
         in_slab = set(self._session.slab_parameters)
+        if self._ranks.gather_parameters:  # nobody has values of all from here on
+            self._ranks.take_values_of_first({info.key: self.modules[info.members[0][0]]._weights.tensor(info.members[0][1])
+                                              for info in self._session.parameters if info.key not in in_slab})
         for info in self._session.parameters:
             if info.key in in_slab:
                 continue
@@ -321,8 +325,9 @@ class Trainer(Checkpoints, Figures):
         Most get the memory in which the session keeps the parameter when it is away: nothing is copied, then or by `sync`.
         """
         members = {info.key: info.members for info in self._session.parameters}
+        elsewhere = set(self._session.parameters_elsewhere)
         with torch.no_grad():
-            for bound in self._bound:
+            for bound in (bound for bound in self._bound if bound.key not in elsewhere):
                 view, bound.is_home = self._session.parameter(bound.key).on_disk()
                 value = torch.from_dlpack(view)
                 for module, name in members[bound.key]:
@@ -622,7 +627,8 @@ class Trainer(Checkpoints, Figures):
         return self._session.as_guest(module)
 
     def evaluate(self, *given: Any, **batch: Any) -> dict[str, torch.Tensor]:
-        """The outputs of the last module by name, with dropout off; nothing changes. They lie on the GPU where the batch does.
+        """The outputs of the last module by name, with dropout off; nothing changes. They lie on the GPU where the batch does. With ``zero3`` every rank
+        calls this, each with a batch.
 
         Modules with dropout are compiled once more for it when it comes first. With Selective Precision they are not, and drop as
         in training, which a warning says.
@@ -738,8 +744,11 @@ class Trainer(Checkpoints, Figures):
         return self._session.loss_scale
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers by session key: themselves, or copies where the device has its own memory."""
-        return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters}
+        """The parameters and buffers by session key: themselves, or copies where the device has its own memory. With ``zero3`` every rank calls
+        this, and what others have are copies."""
+        found = {}
+        self._session.gather_parameters(found.__setitem__)
+        return {key: give(tensor, "torch") for key, tensor in found.items()}
 
     def averages(self) -> dict[str, torch.Tensor]:
         """Copies of the moving averages of the trained parameters by session key, which an optimizer with `ema_decay` keeps.
@@ -763,16 +772,24 @@ class Trainer(Checkpoints, Figures):
 
         Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
         memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
-        (``in_forward``) are made.
+        (``in_forward``) are made. With ``zero3`` every rank calls this, and is sent what others have, one after the other.
         """
         self._session.finish_updates()
+        apart = {bound.key: bound for bound in self._bound if not bound.is_shared}
+
+        def bring(key: str, value: "_runtime.Tensor") -> None:
+            bound = apart.get(key)
+            if bound is not None:
+                if not bound.is_home:
+                    bound.tensor.copy_(give(value, kind_of(bound.tensor)))
+                bound.note()
+
         with torch.no_grad():
-            for bound in self._bound:
-                if not bound.is_shared:
-                    value = self._session.parameter(bound.key)
-                    if not bound.is_home:
-                        bound.tensor.copy_(give(value, kind_of(bound.tensor)))
-                    bound.note()
+            if self._ranks.gather_parameters:
+                self._session.gather_parameters(bring)
+            else:
+                for key in apart:
+                    bring(key, self._session.parameter(key))
 
 
 def _write_files(session, writers) -> None:

@@ -26,7 +26,8 @@ class Checkpoints:
     """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1``, of the states that this rank has."""
+        """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1`` and above, of the states that this rank
+        has; with ``zero3`` every rank calls this, as `parameters` is."""
         copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
         state = {n: give(t, "torch") for n, t in self._session.state().items()}
         return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
@@ -49,7 +50,11 @@ class Checkpoints:
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
         """The trained parameters by session key, as `parameters` has them."""
-        return {p.key: give(self._session.parameter(p.key), "torch") for p in self._session.parameters if p.trained}
+        trained = [p.key for p in self._session.parameters if p.trained]
+        if self._ranks.gather_parameters:
+            parameters = self.parameters()
+            return {key: parameters[key] for key in trained}
+        return {key: give(self._session.parameter(key), "torch") for key in trained}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
@@ -68,7 +73,7 @@ class Checkpoints:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
         `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
-        values, the first one writes, and the others do nothing. With ``zero1`` every rank calls it: the others send the first one the states that they have.
+        values, the first one writes, and the others do nothing. With ``zero1`` and above every rank calls it: the others send the first one what they alone have.
 
         A path that ends with ``/``, or is a folder already, is that of a folder with a file of each rank and the index that Hugging Face's tools
         have for weights in several files. Every rank calls it then, and all write at the same time, to a file system that all see. (A
@@ -137,9 +142,11 @@ class Checkpoints:
             raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
     def save_weights(self, path: str | os.PathLike) -> None:
-        """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does."""
-        if self._ranks.writes:
-            save_tensors(path, self.parameters())
+        """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does; with ``zero3`` every rank calls this."""
+        if self._ranks.writes or self._ranks.gather_parameters:
+            parameters = self.parameters()
+            if self._ranks.writes:
+                save_tensors(path, parameters)
 
 
 def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:

@@ -166,7 +166,8 @@ class Run:
         except BaseException as error:
             self.error = error
             with contextlib.suppress(Error):  # what went wrong first is what is told
-                self.trainer.sync()
+                if not self.trainer._ranks.gather_parameters:  # others may be elsewhere, and hear of it when this has ended
+                    self.trainer.sync()
             with contextlib.suppress(Exception):
                 self._tell("on_end")
             raise

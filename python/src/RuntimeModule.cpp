@@ -505,7 +505,19 @@ static void bindSession(nb::module_ &m) {
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def_prop_ro("slab_parameters", &Session::slabParameters)
+      .def_prop_ro("parameters_elsewhere", &Session::parametersElsewhere)
       .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
+      .def(
+          "gather_parameters",
+          [](Session &session, const nb::callable &take) {
+            nb::gil_scoped_release release;
+            python::RanksAtRest atRest(session.device());
+            session.gatherParameters([&](const ParameterInfo &info, const Tensor &value) {
+              nb::gil_scoped_acquire gil;
+              take(info.key, value);
+            });
+          },
+          "take"_a)
       .def(
           "load_weights", [](Session &session, const std::filesystem::path &path) { return session.loadWeights(path); },
           "path"_a, ReleaseGil())
@@ -546,6 +558,7 @@ static void bindSession(nb::module_ &m) {
             TensorMap map = tensorMap(batch), result;
             {
               nb::gil_scoped_release release;
+              python::RanksAtRest atRest(session.device());
               result = session.evaluate(map);
             }
             return toDict(result);

@@ -118,8 +118,8 @@ MODES = {
 }
 
 
-def gpt(device):
-    torch.manual_seed(0)
+def gpt(device, seed=0):
+    torch.manual_seed(seed)
     tokens = torch.zeros(4, 32, dtype=torch.int64)
     return segue.compile(GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32)), (tokens, tokens), name="gpt", device=device)
 
@@ -174,6 +174,69 @@ def shared_out(folder):
     return found
 
 
+def gathered(folder):
+    """Each rank has half of the parameters of blocks, and PyTorch's models begin with values of their own."""
+    found = {}
+    for name, options in MODES.items():
+        module = gpt(options["device"], seed=rank())
+        trainer = segue.Trainer([module], optimizer=adamw(), clip_grad_norm=1.0, distributed="zero3", **options)
+        taken = []
+        for i in range(20):
+            loss = trainer.step(*gpt_batch(i, rank()))
+            taken.append([loss.hex(), trainer.last.grad_norm.hex()])
+        parameters = parameters_of(trainer)
+        trainer.sync()
+        same = all(torch.equal(tensor, module.state_dict()[key]) for key, tensor in trainer.parameters().items())
+        evaluated = trainer.evaluate(*gpt_batch(50, rank()))["loss"].item()
+        found[name] = {"taken": taken, "parameters": parameters, "same": same, "evaluated": evaluated, "states": list(trainer.state_dict()["state"])}
+    found["gradients"] = error_of(lambda: trainer.gradients(*gpt_batch(0, rank())))
+    found["own"] = sorted(set(parameters) - set(trainer._session.parameters_elsewhere))
+    path = os.path.join(folder, "gathered.safetensors")
+    trainer.save(path)
+    trainer.save_weights(os.path.join(folder, "weights.safetensors"))
+    dist.barrier()
+    state = trainer.state_dict()
+    losses = [trainer.step(*gpt_batch(20 + i, rank())).hex() for i in range(3)]
+    trainer.load_state_dict(state)
+    again = [trainer.step(*gpt_batch(20 + i, rank())).hex() for i in range(3)]
+    other = segue.Trainer([gpt("cpu:threads=1", seed=7)], optimizer=adamw(), clip_grad_norm=1.0, distributed="zero3")
+    other.resume(path)
+    found["next"] = [losses, again, [other.step(*gpt_batch(20 + i, rank())).hex() for i in range(3)]]
+    with torch.no_grad():
+        next(p for n, p in other.modules["0"].named_parameters() if n in other._session.parameters_elsewhere).add_(1)
+    found["written"] = error_of(lambda: other.step(*gpt_batch(0, rank())))
+    return found
+
+
+def fit_gathered(folder):
+    """A run that is never ended, and one that ends in mid-epoch and goes on; both keep what was best. Then a rank evaluates alone."""
+    data = [gpt_batch(i, rank()) for i in range(6)]
+    held_out = [gpt_batch(100 + i, rank()) for i in range(2)]
+
+    def run(seed, *callbacks, **options):
+        module = gpt("cpu:threads=1", seed=seed)
+        trainer = segue.Trainer([module], optimizer=adamw(), distributed="zero3")
+        history = trainer.fit(data, epochs=2, evaluate_on=held_out, callbacks=[segue.EarlyStop(patience=10), *callbacks], **options)
+        return module, trainer, list(history)
+
+    checkpoint = os.path.join(folder, "fit.safetensors")
+    module, trainer, whole = run(0)
+    run(0, StopsAt(7), checkpoint=checkpoint, save_every=2)
+    other, last, rest = run(5, checkpoint=checkpoint, resume=True)
+    found = {"whole": whole, "rest": rest, "steps": trainer.step_count,
+             "weights": [{n: hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for n, p in each.named_parameters()} for each in (module, other)]}
+    found["alone"] = error_of(lambda: trainer.evaluate(*gpt_batch(0, 0)) if rank() else trainer.step(*gpt_batch(0, 0)))
+
+    def unreadable():
+        yield from data
+        if rank() == 1:
+            raise ValueError("row 21 cannot be read")
+        yield data[0]
+
+    found["failing"] = error_of(lambda: last.fit(unreadable(), steps=7))
+    return found
+
+
 def in_folder(folder, strategy):
     """Checkpoints with a file of each rank; then two that cannot be written, which cost no more than that."""
     trainer = trainer_of(distributed=strategy)
@@ -205,6 +268,21 @@ def alone_of_shared_out(folder):
     losses = train(trainer, 8)
     trainer.save(os.path.join(folder, "alone.safetensors"))
     return {"losses": losses, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"])}
+
+
+def alone_of_gathered(folder):
+    """The same of one rank with the batches of both, and what it evaluates of each."""
+    trainer = segue.Trainer([gpt("cpu:threads=1")], optimizer=adamw(), clip_grad_norm=1.0, grad_accumulation=2)
+    step = lambda i: trainer.step(*(torch.cat(each) for each in zip(gpt_batch(i, 0), gpt_batch(i, 1))))  # noqa: E731
+    taken = []
+    for i in range(20):
+        loss = step(i)
+        taken.append([loss.hex(), trainer.last.grad_norm.hex()])
+    trainer.save(os.path.join(folder, "alone.safetensors"))
+    trainer.save_weights(os.path.join(folder, "alone-weights.safetensors"))
+    found = {"taken": taken, "parameters": parameters_of(trainer), "states": list(trainer.state_dict()["state"]),
+             "evaluated": [trainer.evaluate(*gpt_batch(50, part))["loss"].item() for part in range(2)]}
+    return found | {"next": [step(20 + i).hex() for i in range(3)]}
 
 
 def three():

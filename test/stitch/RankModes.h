@@ -190,8 +190,11 @@ struct RankModesRun {
   std::vector<std::string> onRanks(const std::function<void(Rank &)> &body) const {
     return segue::test::onRanks(2, device, body, {.seed = 9}, {.bucketBytes = 20000});
   }
-  Session make(Rank &rank, EventSink *events = nullptr) const {
+  Session make(Rank &rank, EventSink *events = nullptr,
+               const std::function<void(const std::string &)> &warn = nullptr) const {
     SessionOptions options = optionsOf(way);
+    if (warn)
+      options.warn = warn;
     options.seed += rank.number(); // that of rank 0 is taken
     options.collectives = rank.together;
     options.sharding = sharding;

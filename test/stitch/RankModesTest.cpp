@@ -289,23 +289,26 @@ TEST(RankModes, GradientsOfOtherRanksAreGivenUp) {
     uint64_t states = peaks(Sharding::States), gradients = peaks(Sharding::Gradients);
     EXPECT_LT(gradients, states - 6 * gradient);
     EXPECT_GT(gradients, states - 9 * gradient);
+    // States, gradients and parameters are halved, and a ring of two blocks is beside them.
+    EXPECT_LT(peaks(Sharding::Parameters), peaks(Sharding::None) / 2 + 2 * gradient);
   }
 }
 
 // A batch alone may not be the last, and so has no gradients yet that anybody could give up.
 TEST(RankModes, SharedGradientsAreOfWholeSteps) {
-  EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-    Session session(rank.device, {{"deep", binary()}}, {.collectives = rank.together, .sharding = Sharding::Gradients});
-    setValues(session);
-    TensorMap batch{{"x", randomTensor(rank.device, {model.rows, model.width}, uint32_t(rank.number()))}};
-    auto [code, what] = errorOf([&] { session.forwardBackward(batch); });
-    EXPECT_EQ(code, ErrorCode::InvalidArgument) << what;
-    EXPECT_NE(what.find("give all batches to step()"), what.npos) << what;
-    session.step(batch, 1e-3);
-    auto [noCode, none] = errorOf([&] { session.gradient("w0"); });
-    EXPECT_EQ(noCode, ErrorCode::InvalidArgument) << none;
-  }),
-            nothing(2));
+  for (Sharding sharding : {Sharding::Gradients, Sharding::Parameters})
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session session(rank.device, {{"deep", binary()}}, {.collectives = rank.together, .sharding = sharding});
+      setValues(session);
+      TensorMap batch{{"x", randomTensor(rank.device, {model.rows, model.width}, uint32_t(rank.number()))}};
+      auto [code, what] = errorOf([&] { session.forwardBackward(batch); });
+      EXPECT_EQ(code, ErrorCode::InvalidArgument) << what;
+      EXPECT_NE(what.find("give all batches to step()"), what.npos) << what;
+      session.step(batch, 1e-3);
+      auto [noCode, none] = errorOf([&] { session.gradient("w0"); });
+      EXPECT_EQ(noCode, ErrorCode::InvalidArgument) << none;
+    }),
+              nothing(2));
 }
 
 // The squares of one gradient are all there are.
@@ -388,8 +391,8 @@ TEST(RankModes, AStepThatFailsInBackwardIsTakenAgain) {
   const std::vector<float> expected = course(alone, 3, 0, 2);
   for (auto [device, services] : {std::pair("cpu:threads=1", ""), {"sim:pinned=16MiB,threads=1,link=8GB/s,dram=4MiB", ""},
                                   {"sim:pinned=16MiB,threads=1,link=8GB/s,dram=500000", plan}})
-    for (Sharding sharding : {Sharding::None, Sharding::Gradients})
-      for (int blocks : {1, 9, 20}) { // of the second step: some messages have gone, and some gradients wait
+    for (Sharding sharding : {Sharding::None, Sharding::Gradients, Sharding::Parameters})
+      for (int blocks : {1, 9, 15}) { // of the second step: some messages have gone, and some gradients wait
         SCOPED_TRACE(std::string(device) + ", " + std::string(name(sharding)) + ", " + std::to_string(blocks));
         EXPECT_EQ(onRanks(
                       2, device,
@@ -432,7 +435,7 @@ TEST(RankModes, HooksSeeTheGradientsOfTheirRank) {
         std::ranges::copy(values(session.parameter("w2")), std::back_inserter(bits[size_t(rank.number())]));
     }),
               nothing(2));
-    EXPECT_EQ(seen, sharding == Sharding::Gradients ? 1 : 2);
+    EXPECT_EQ(seen, sharding >= Sharding::Gradients ? 1 : 2);
     EXPECT_TRUE(bits[0] == bits[1]);
   }
 }

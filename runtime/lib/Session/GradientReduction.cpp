@@ -127,18 +127,16 @@ void GradientReduction::on(const event::PhaseBegin &begin) {
     target->enter(begin.phase);
 }
 
-/// Returns the slot whose gradient this is, which backward is the only one to make, and the program of its module: that
-/// of the event goes with the run.
-std::pair<size_t, const Program *> GradientReduction::slotOfOutput(const event::Output &output) const {
+std::optional<GradientReduction::Made> GradientReduction::madeBy(const event::Output &output) const {
   for (size_t m = 0; m < modules_.size(); ++m) {
     const Program *backward = modules_[m].find("backward");
     if (!backward || backward->image() != output.program.image() || backward->index() != output.program.index())
       continue;
     size_t slot = slotOf(*table_, modules_, m, backward->output(output.output));
     if (slot != noSlot && table_->infos()[slot].members.size() == 1 && !ready_[slot].gradient)
-      return {slot, backward};
+      return Made{slot, backward};
   }
-  return {noSlot, nullptr};
+  return std::nullopt;
 }
 
 /// Returns true for a gradient that can be added up where it lies.
@@ -151,15 +149,15 @@ static bool isSummable(const Tensor &gradient) {
 void GradientReduction::on(const event::Output &output) {
   if (!owners_)
     forward(output);
-  auto [slot, program] = tape_ ? slotOfOutput(output) : std::pair(noSlot, static_cast<const Program *>(nullptr));
-  Tensor *sum = slot == noSlot ? nullptr : &tape_->gradient(GradientTape::ValueId(slot));
+  std::optional<Made> made = tape_ ? madeBy(output) : std::nullopt;
+  Tensor *sum = made ? &tape_->gradient(GradientTape::ValueId(made->slot)) : nullptr;
   bool mayGo = sum && isSummable(output.value) && (!*sum || mayAdd_);
   if (mayGo && *sum) { // of the batches before, which the program returns with this one in it
     addGradient(*sum, output.value);
     output.value = std::exchange(*sum, Tensor());
   }
   if (mayGo)
-    ready_[slot] = {output.value, program, output.output};
+    ready_[made->slot] = {output.value, made->program, output.output};
   if (owners_ && mayGo)
     output.value = Tensor();
   else if (owners_)
@@ -212,10 +210,10 @@ void GradientReduction::sendRest(std::span<const Tensor> sums) {
   sendReady();
 }
 
-void GradientReduction::sendNothing(const DeviceRef &device) {
+void GradientReduction::sendNothing(const DeviceRef &device, size_t until) {
   endBackward(); // it may have failed in the midst of it
   std::vector<Tensor> nothing(ready_.size());
-  for (size_t message = next_; message < messages_.size(); ++message)
+  for (size_t message = next_; message < std::min(until, messages_.size()); ++message)
     for (size_t slot : messages_[message].slots) {
       nothing[slot] = Tensor::onHost(device, table_->infos()[slot].desc.shape, ElementType::f32);
       std::memset(nothing[slot].bytes(), 0xff, nothing[slot].desc().spanBytes());

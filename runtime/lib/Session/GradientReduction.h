@@ -58,8 +58,10 @@ public:
   /// Sends what has not been sent, `sums` by slot: dense, of f32, and nobody else's.
   void sendRest(std::span<const Tensor> sums);
   bool wasSent(size_t slot) const { return isSent_[slot]; }
-  /// Sends numbers that are none in the place of what has not been sent.
-  void sendNothing(const DeviceRef &device);
+  /// Returns how many messages of the step have been given to the network.
+  size_t messagesSent() const { return next_; }
+  /// Sends numbers that are none in the place of what has not been sent, until so many messages have been.
+  void sendNothing(const DeviceRef &device, size_t until = SIZE_MAX);
   /// Returns the fence of all that was sent in the step.
   const Fence &sent() const { return sent_; }
 
@@ -69,13 +71,19 @@ public:
   void on(const auto &other) { forward(other); }
 
 private:
-  /// A gradient that waits for its message, and the output of backward that it is, if nobody was told of that yet.
+  /// A gradient that waits for its message, and the output of backward that it is, if nobody was told of that yet. The
+  /// program is the module's: who runs it has one of its own, which is gone when backward has ended.
   struct Ready {
     Tensor gradient;
     const Program *program = nullptr;
     uint32_t output = 0;
   };
-  std::pair<size_t, const Program *> slotOfOutput(const event::Output &output) const;
+  struct Made {
+    size_t slot;
+    const Program *program;
+  };
+  /// Returns the slot whose gradient this is, which backward is the only one to make, and what makes it.
+  std::optional<Made> madeBy(const event::Output &output) const;
   void sendReady();
   /// Puts what waits for a slot on the tape, or forgets it where the sum is another rank's.
   void giveSum(size_t slot);

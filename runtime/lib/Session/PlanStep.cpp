@@ -48,7 +48,7 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.wires = step.options.wires;
   // Where gradients go to their owners, they are gone in the midst of backward, and parameters are not there before they
   // are gathered; otherwise what is sent stays where it is.
-  if (step.options.sharding == Sharding::Gradients || step.options.sharding == Sharding::Parameters) {
+  if (step.options.sharding >= Sharding::Gradients) {
     parts.options.collectives = step.options.collectives;
     parts.options.sharding = step.options.sharding;
     parts.options.shards = step.shards;
@@ -74,7 +74,7 @@ static StepTwin twinOf(const StepToPlan &step, const WeightStreamer *weights, in
   if (weights)
     ring = TwinWeights{.config = weights->config(), .slots = slots, .isKept = ringIs == Ring::Kept};
   else if (options.sharding == Sharding::Parameters)
-    options.collectives = nullptr; // nothing could be gathered
+    options.sharding = Sharding::Gradients; // nothing could be gathered
   StepTwin twin(virtualTwin(*step.device), std::move(modules), std::move(options), std::move(batches), std::move(ring),
                 homes);
   twin.device()->transfer().leaveToMessages(step.device->transfer().leftToMessages());

@@ -107,7 +107,9 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   residency = services ? services->residency() : options.residency;
   StreamedParameters::RankOf whose;
   if (isGathered() && shards) {
-    weights()->gatherBy(options.collectives);
+    weights()->gatherBy(options.collectives, [this](const std::string &block) {
+      gatherings.push_back({block, reduction ? reduction->messagesSent() : 0});
+    });
     whose = [this](size_t slot) { return rankOf(slot); };
   }
   streamed.emplace(weights(), residency, !services || services->wantsPlan(), modules, plans, table, values,
@@ -473,7 +475,7 @@ void Session::State::runBackward() {
   // Beside parameters that are gathered all send at the same places among them, or behind.
   bool sends = isShared() && !sendsBehind && waiting + 1 == int64_t(announced.size());
   if (sends)
-    reduction->beginBackward(modulesNow(), tape, options.events, !residency && !(services && services->wantsPlan()));
+    reduction->beginBackward(modulesNow(), tape, options.events, mayAddInBackward());
   tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
   if (sends) {
     reduction->putBack();
@@ -510,6 +512,7 @@ void Session::State::drop() {
 
 void Session::State::abort() {
   drop();
+  lastOutputs.clear(); // which would be in the way of the next step's
   if (services)
     services->abortStep();
 }
@@ -520,8 +523,6 @@ double Session::forwardBackward(const TensorMap &batch) {
   try {
     if (!s.waiting && s.announced.empty())
       s.beginShared(0);
-    if (s.waiting && s.announced.empty())
-      s.meetToGather("one more batch");
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -549,7 +550,6 @@ double Session::forwardBackward(const TensorMap &batch) {
       s.enter(Phase::StepBegin);
     }
     s.inputGradients.clear(); // those of the batch before would lie beside this one, where no plan has them
-    s.gathersMore = s.isGathered(); // also where batches are given one by one
     std::vector<Tensor> losses = s.runForward(wiring, s.placeBatch(wiring, batch));
     double loss = 0;
     auto readLoss = [&] {
@@ -575,7 +575,8 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (s.updatesInBackward())
       readLoss();
     s.runBackward();
-    s.gathersMore &= s.waiting + 1 < int64_t(s.announced.size());
+    if (s.gathersMore && s.waiting + 1 == int64_t(s.announced.size()))
+      s.endGathering();
     if (!s.updatesInBackward())
       readLoss();
     if (s.precision)

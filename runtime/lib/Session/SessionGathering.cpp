@@ -17,6 +17,8 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Services/WeightStagehandConfig.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -81,13 +83,79 @@ void Session::State::meetToGather(std::string_view what, const std::string &fail
                   std::string(what) + ": rank " + std::to_string(rank) + " cannot: " + told[rank]);
 }
 
+std::vector<std::string> Session::parametersElsewhere() const {
+  std::vector<std::string> keys;
+  for (size_t slot = 0; slot < state_->table.size(); ++slot)
+    if (state_->isElsewhere(slot))
+      keys.push_back(state_->table.infos()[slot].key);
+  return keys;
+}
+
+void Session::gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take) {
+  static constexpr std::string_view meeting = "parameters are gathered";
+  State &s = *state_;
+  try {
+    if (s.isGathered()) {
+      s.requireValues();
+      s.flush();
+    }
+  } catch (const std::exception &error) {
+    s.meetToGather(meeting, error.what());
+    throw;
+  }
+  s.meetToGather(meeting);
+  try {
+    for (size_t slot = 0; slot < s.table.size(); ++slot) {
+      const ParameterInfo &info = s.table.infos()[slot];
+      std::optional<int> rank = s.rankOf(slot);
+      if (!rank) {
+        take(info, parameter(info.key));
+        continue;
+      }
+      Tensor value = s.isElsewhere(slot) ? Tensor::onHost(s.device, info.desc.shape, info.desc.element)
+                                         : toHost(s.values[slot]);
+      s.device->wait(s.options.collectives->broadcast(std::span(&value, 1), *rank));
+      wait(value);
+      take(info, s.isElsewhere(slot) ? value : s.values[slot]);
+    }
+  } catch (const std::exception &error) { // others wait for those that are left
+    if (s.isGathered())
+      s.options.collectives->abandon(error.what());
+    throw;
+  }
+}
+
 void Session::State::beginGathering() {
   if (!isGathered())
     return;
+  // The gradient of a batch alone is given away before a service sees it; sums of several may be on the host.
   sendsBehind = false;
-  for (const StepWord &word : meetOnce({.holdsGradients = residency || (services && services->wantsPlan())}))
+  for (const StepWord &word : meetOnce({.holdsGradients = announced.size() > 1 && !mayAddInBackward()}))
     sendsBehind |= word.holdsGradients;
   gathersMore = true;
+  gatherings.clear();
+}
+
+void Session::State::endGathering() {
+  gathersMore = false;
+  knownOf(announced).gatherings = gatherings;
+}
+
+bool Session::State::gatherRest() noexcept {
+  try {
+    const std::vector<Gathering> &all = knownOf(announced).gatherings;
+    if (!device->hasBytes() || gatherings.size() > all.size() ||
+        !std::equal(gatherings.begin(), gatherings.end(), all.begin()))
+      return false;
+    for (size_t next = gatherings.size(); next < all.size(); ++next) {
+      reduction->sendNothing(device, all[next].messagesBefore);
+      weights()->gatherForOthers(all[next].block);
+    }
+    gathersMore = false;
+    return true;
+  } catch (const std::exception &) { // the failure before is what is told
+    return false;
+  }
 }
 
 } // namespace segue::inline runtime

@@ -9,7 +9,7 @@
 // they train before the first step, and meet three times in each: before it begins, when
 // gradients have been added up, which begins while backward runs, and before the first
 // parameter is written. Where each has some gradients alone they meet for their norm, too, and
-// before the first block where parameters are gathered. A rank whose step fails says so at
+// before the first block where it has some parameters alone. A rank whose step fails says so at
 // the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -198,6 +198,7 @@ void Session::State::takeValuesOfRank0() {
   std::vector<std::string> all = ranks.exchange("hashes of values", own);
   size_t taken = 0;
   bool takesStates = false;
+  int64_t given = timesGiven;
   for (size_t i = 0; i < held.size(); ++i) {
     auto isAsRank0 = [&](const std::string &other) {
       return std::memcmp(other.data() + i * sizeof(uint64_t), all[0].data() + i * sizeof(uint64_t), sizeof(uint64_t)) == 0;
@@ -217,6 +218,7 @@ void Session::State::takeValuesOfRank0() {
     copyInto(host, held[i]);
     takesStates = true;
   }
+  timesGiven = given; // these came from rank 0, and not from outside
   settle();
   if (residency && takesStates)
     residency->homesWritten(); // what lies on the device is of the states before
@@ -278,7 +280,7 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_
 std::span<const std::string_view> Session::State::meetingsOfStep() const {
   static constexpr std::string_view all[] = {"begin", "gradients", "update"};
   static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
-  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "update"};
+  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "norm", "update"};
   if (isGathered())
     return withGathering;
   return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
@@ -291,7 +293,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
   auto *known = dynamic_cast<const Error *>(&error);
   try {
     // A transport that has failed reaches nobody.
-    if ((known && known->code() == ErrorCode::RankFailed) || gathersMore)
+    if ((known && known->code() == ErrorCode::RankFailed) || (gathersMore && !gatherRest()))
       options.collectives->abandon(error.what());
     else {
       if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())

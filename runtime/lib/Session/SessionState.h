@@ -115,6 +115,8 @@ struct Session::State {
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
+  /// Returns true if sums of several batches may be made in the midst of backward, as no service moves them.
+  bool mayAddInBackward() const { return !residency && !(services && services->wantsPlan()); }
   /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
   TensorMap updateInputs(size_t m);
   /// An update that waits for the next forward: its gradients by slot, and the scalars of its step.
@@ -203,14 +205,26 @@ struct Session::State {
   void beginGathering();
   /// True while this step has blocks to gather that other ranks wait for.
   bool gathersMore = false;
-  /// True if a rank of these sends gradients when backward has ended.
+  /// Notes that it has none any more, and which there were.
+  void endGathering();
+  /// Gathers, in a step that has failed here, what is left for the others to gather, as it was in a step before. Returns
+  /// false where that is not known or fails.
+  bool gatherRest() noexcept;
+  /// A Gathering is one of a block, behind so many messages with gradients. These of the step under way.
+  struct Gathering {
+    std::string block;
+    size_t messagesBefore;
+    bool operator==(const Gathering &) const = default;
+  };
+  std::vector<Gathering> gatherings;
+  /// True if a rank of these sends sums of several batches when backward has ended.
   bool sendsBehind = false;
   /// A loss that was none of a batch that others follow, which are gathered for all the same.
   std::optional<Error> lateFailure;
   /// How often values came from outside. A rank alone that was given some would have them of another model.
   int64_t timesGiven = 0;
   /// Returns true if each of them has the sums of some gradients alone.
-  bool sharesGradients() const { return shards && options.sharding == Sharding::Gradients; }
+  bool sharesGradients() const { return shards && options.sharding >= Sharding::Gradients; }
   /// Throws Unsupported for what several ranks cannot do yet.
   void checkCanBeShared() const;
   /// Leaves the updates of this rank's parameters in the modules, and no others.
@@ -357,6 +371,8 @@ struct Session::State {
     /// The plan that was made for it; where it goes by none, what its check has found.
     std::optional<PlannedStep> planned;
     std::optional<CheckedStep> checked;
+    /// What such a step gathers, once one has.
+    std::vector<Gathering> gatherings;
   };
   std::list<KnownStep> known;
   /// Returns what is known of the step, with nothing found out yet if it comes first.

@@ -91,7 +91,7 @@ Module ShardedStates::shareOf(const Module &module, size_t index, const Paramete
     share = share.slice("optimizer", [&](const Value &output) {
       return isOwn(output.role == Role::Parameter ? output.name : output.of);
     });
-  const Program *norm = sharding == Sharding::Gradients ? module.find("grad_norm") : nullptr;
+  const Program *norm = sharding >= Sharding::Gradients ? module.find("grad_norm") : nullptr;
   if (norm && !norm->outputs().empty() && norm->output(0).desc().shape.empty())
     throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" was compiled before each gradient had a square of "
                                         "its own, which ranks that keep some gradients alone need; compile it again");

@@ -29,8 +29,8 @@ public:
 
   /// Returns the rank that updates a trained parameter.
   int rankOf(size_t slot) const { return rankOf_[slot]; }
-  /// Returns a module of these whose optimizer updates the parameters of `rank` alone, and with Sharding::Gradients whose
-  /// norm is that of their gradients.
+  /// Returns a module of these whose optimizer updates the parameters of `rank` alone, and from Sharding::Gradients on
+  /// whose norm is that of their gradients.
   Module shareOf(const Module &module, size_t index, const ParameterTable &table, int rank, Sharding sharding) const;
   /// Returns for each module the slots of the gradients whose squares its norm adds up, in this order.
   const std::vector<std::vector<size_t>> &squares() const { return squares_; }

@@ -137,15 +137,20 @@ bool WeightStreamer::hasProgram(const Program &program) const {
 
 bool WeightStreamer::isStarted() const { return impl_->policy.has_value(); }
 
-void WeightStreamer::gatherBy(std::shared_ptr<Collectives> ranks) {
+void WeightStreamer::gatherBy(std::shared_ptr<Collectives> ranks, std::function<void(const std::string &)> told) {
   if (impl_->config.policy != WeightStagehandConfig::Policy::Static)
     throw Error(ErrorCode::Unsupported, "memory.stagehand.policy: \"planned\" chooses by the times that a rank has "
                                         "measured, and ranks that gather parameters bring the same blocks in one "
                                         "order; set it to \"static\"");
   impl_->ranks = std::move(ranks);
+  impl_->toldOfGathering = std::move(told);
 }
 
 bool WeightStreamer::gathers() const { return impl_->ranks != nullptr; }
+
+void WeightStreamer::gatherForOthers(const std::string &block) {
+  impl_->device->wait(impl_->gather(*impl_->byId.at(block), /*keeps=*/false));
+}
 
 bool WeightStreamer::Impl::isElsewhere(const WeightSource &source) const {
   return source.rank && *source.rank != ranks->rank();

@@ -156,14 +156,19 @@ void WeightStreamer::Impl::queueWeights(Block &block, TransferOptions how, uint6
 
 /// Has each rank send what it has of the block, one rank after the other. What is no run of dense rows goes by way of a
 /// copy that is.
-void WeightStreamer::Impl::gather(Block &block) {
+Fence WeightStreamer::Impl::gather(Block &block, bool keeps) {
+  if (keeps)
+    toldOfGathering(block.id);
+  Fence all;
   for (int rank = 0; rank < ranks->ranks(); ++rank) {
     std::vector<Tensor> sent;
     std::vector<std::pair<Tensor, Tensor>> arriving; // from, to
     for (const Weight *weight : block.weights) {
       if (weight->source.rank != rank)
         continue;
-      Tensor place = isElsewhere(weight->source) ? Tensor::in(block.slot, weight->desc) : weight->source.host;
+      Tensor place = !isElsewhere(weight->source) ? weight->source.host
+                     : keeps                       ? Tensor::in(block.slot, weight->desc)
+                                                   : Tensor::onHost(device, weight->desc->shape, weight->desc->element);
       if (weight->desc->isDense() && place.desc().isDense()) {
         sent.push_back(std::move(place));
         continue;
@@ -175,10 +180,11 @@ void WeightStreamer::Impl::gather(Block &block) {
         engine.copyInto(place, sent.back());
     }
     if (!sent.empty())
-      ranks->broadcast(sent, rank);
+      all.join(ranks->broadcast(sent, rank));
     for (const auto &[from, to] : arriving)
       engine.copyInto(from, to);
   }
+  return all;
 }
 
 /// Returns true if the bytes of the file are those of the device.

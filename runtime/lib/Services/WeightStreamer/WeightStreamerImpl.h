@@ -223,7 +223,8 @@ struct WeightStreamer::Impl {
   void queueWeights(Block &block, TransferOptions how, uint64_t &slabOffset);
   /// Returns true if another rank has the weight.
   bool isElsewhere(const WeightSource &source) const;
-  void gather(Block &block);
+  /// Who gathers for others alone keeps nothing of it.
+  Fence gather(Block &block, bool keeps = true);
   void queueFile(Block &block, const Weight &weight, const TransferOptions &how, uint64_t &slabOffset,
                  const Fence &free);
   void readInto(const Block &block, const Weight &weight, uint64_t from, const Tensor &target);
@@ -269,6 +270,7 @@ struct WeightStreamer::Impl {
   TransferEngine &engine;
   /// The ranks that weights are gathered from, or null; and why one could not be that nobody waits for yet.
   std::shared_ptr<Collectives> ranks;
+  std::function<void(const std::string &)> toldOfGathering;
   std::optional<Error> lostGathering;
 
   std::vector<std::unique_ptr<ProgramPlan>> programs;

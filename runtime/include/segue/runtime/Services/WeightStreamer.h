@@ -142,9 +142,13 @@ public:
   /// Has weights come from the ranks that have them, which all of these take part in. Every rank then brings the same
   /// blocks in the same order, whatever its memory and link are like, as the others wait for what it sends: the ring
   /// has as many slots as programs use at once and the window ahead, and none are given back or lent; ends of loads are
-  /// heard where the order of blocks says; and a step or evaluation finds nothing there of the one before. Called
-  /// before start(). Throws Unsupported for a policy that goes by measured times.
-  void gatherBy(std::shared_ptr<Collectives> ranks);
+  /// heard where the order of blocks says; and a step or evaluation finds nothing there of the one before. `told` hears
+  /// of each block when it is gathered. Called before start(). Throws Unsupported for a policy that goes by measured
+  /// times.
+  void gatherBy(std::shared_ptr<Collectives> ranks, std::function<void(const std::string &block)> told);
+  /// Takes part in the gathering of a block, by the name that `told` was given, for the other ranks alone: in a step
+  /// that has failed here. Blocks until it has ended.
+  void gatherForOthers(const std::string &block);
   bool gathers() const;
 
   /// Returns the block in which all programs added so far touch the parameter, so that it

@@ -89,9 +89,9 @@ enum class Sharding : int8_t {
   States = 1,
   /// And gradients: the sum of one is made where the parameter is updated, and nobody else keeps any (the second stage).
   Gradients = 2,
-  /// States and parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's
-  /// ring, with their block, in forward and in backward (the third stage, FSDP). Parameters that come with no block, and
-  /// gradients, stay on every rank.
+  /// And parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's ring,
+  /// with their block, in forward and in backward (the third stage, FSDP). Parameters that come with no block stay on
+  /// every rank.
   Parameters = 3
 };
 inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters};
@@ -285,6 +285,15 @@ public:
   /// NameUnknown, MissingWeight if it has no value yet; InvalidArgument for one that another rank alone has
   /// (Sharding::Parameters).
   const Tensor &parameter(std::string_view key) const;
+
+  /// Returns the keys of the parameters that other ranks have alone.
+  std::vector<std::string> parametersElsewhere() const;
+
+  /// Calls `take` with each parameter, in the order of parameters(). Where other ranks have some alone
+  /// (Sharding::Parameters) every rank calls this, and these come in memory of the host that is their own; all else is
+  /// what parameter() returns. Throws what that throws; RankFailed where another rank cannot. What `take` throws ends
+  /// the ranks, as they wait for what is left.
+  void gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take);
 
   /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
   int64_t calibrationSamples() const;
