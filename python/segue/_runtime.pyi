@@ -252,7 +252,7 @@ class Session:
                  config: str | os.PathLike[str] | None = None, config_text: str | None = None,
                  record_events: str | os.PathLike[str] | None = None, events: EventSink | None = None,
                  aliases: Sequence[tuple[str, str]] = (), loss_scaling: tuple[float, float, float, int] | None = None,
-                 collectives: Collectives | None = None, strategy: str = "ddp") -> None:
+                 collectives: Collectives | None = None, strategy: str = "ddp", stages: Sequence[int] = ...) -> None:
         """`loss_scaling`: scale, growth, backoff, interval."""
     def set_trained(self, modules: Sequence[tuple[str, Binary]], step_lags: Sequence[int]) -> None: ...
     @property

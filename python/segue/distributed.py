@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 #: Of the message that closes connections, which nobody sends.
 _NO_TAG = 0x5E61
-_NOT_YET = ("pipeline", "tensor")
-_STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
+_NOT_YET = ("tensor",)
+_STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "pipeline")
 _made: dict[tuple[str, ...], int] = {}  # transports of this process, by the ranks that they reach
 
 
@@ -79,6 +79,7 @@ class GroupTransport:
         self._seconds = _timeout_of(given)
         self._lock = threading.Lock()
         self._ended: str | None = None  # why there are no more calls
+        self._sent: list[tuple[Any, torch.Tensor]] = []  # what other ranks may not have asked for yet
         members = dist.get_process_group_ranks(given)
         key = tuple(map(str, members))
         _made[key] = _made.get(key, 0) + 1
@@ -112,7 +113,14 @@ class GroupTransport:
         self._call("a broadcast", data, lambda: self._group.broadcast([_bytes(data)], options))
 
     def send(self, data: memoryview, to: int) -> None:
-        self._call(f"a message to rank {to}", data, lambda: self._group.send([_bytes(data)], to, 0), may_look=False)
+        if self._ended is not None:
+            raise RankFailedError(self._ended)
+        self._sent = [(work, copy) for work, copy in self._sent if not work.is_completed()]
+        copy = _bytes(data).clone()  # which gloo reads until the other rank has it
+        try:
+            self._sent.append((self._group.send([copy], to, 0), copy))
+        except RuntimeError as error:
+            raise RankFailedError(self._end(self._roll_call.cause(f"when a message to rank {to} failed", _short(error)))) from None
 
     def receive(self, data: memoryview, source: int) -> None:
         self._call(f"a message of rank {source}", data, lambda: self._group.recv([_bytes(data)], source, 0), may_look=False)
@@ -193,11 +201,14 @@ class Ranks:
         Adds one rank after the other.
     strategy : str
         ``ddp``; ``zero1``: each rank has the optimizer states of some parameters, and updates them for all; ``zero2``: and their gradients;
-        ``zero3``: and these parameters.
+        ``zero3``: and these parameters. ``pipeline``: each rank has some of the modules.
+    stages : sequence of int
+        Of a pipeline: how many modules each rank has; none: so that the costliest stage is as cheap as can be.
     """
 
-    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp"):
-        self._transport, self._bucket_bytes, self.adds_in_order, self.strategy = transport, bucket_bytes, adds_in_order, strategy
+    def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp",
+                 stages: Sequence[int] = ()):
+        self._transport, self._bucket_bytes, self.adds_in_order, self.strategy, self.stages = transport, bucket_bytes, adds_in_order, strategy, list(stages)
         self.rank, self.count = (transport.rank, transport.ranks) if transport is not None else (0, 1)
         #: For the session; None for one rank.
         self.collectives: _runtime.Collectives | None = None
@@ -215,7 +226,7 @@ class Ranks:
     @property
     def gather_parameters(self) -> bool:
         """Whether each rank has some parameters alone, so that all ranks together bring them."""
-        return self.strategy == "zero3" and self.count > 1
+        return self.strategy in ("zero3", "pipeline") and self.count > 1
 
     @property
     def writes(self) -> bool:
@@ -276,23 +287,27 @@ class Ranks:
             self._transport.leave()
 
 
-def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | None, reduction: str | None) -> Ranks:
+def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | None, reduction: str | None, stages: Sequence[int] | None) -> Ranks:
     """What `Trainer(distributed=...)` and its options mean."""
     if how is None:
-        for name, value in (("process_group", group), ("bucket_mb", bucket_mb), ("reduction", reduction)):
+        for name, value in (("process_group", group), ("bucket_mb", bucket_mb), ("reduction", reduction), ("stages", stages)):
             if value is not None:
                 raise InvalidArgumentError(f'{name} is about several ranks; give distributed="ddp", too')
         return Ranks()
     if how in _NOT_YET:
-        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, and "zero1", "zero2" and "zero3", where each '
-                               'has the optimizer states of some parameters, their gradients, too, or these parameters, too')
+        raise UnsupportedError(f'distributed={how!r} is not there yet; "ddp" is, where each rank has everything, "zero1", "zero2" and "zero3", where each '
+                               'has the optimizer states of some parameters, their gradients, too, or these parameters, too, and "pipeline", where each has some modules')
     if how not in _STRATEGIES:
         raise InvalidArgumentError(f'distributed is {how!r}; there are {", ".join(_STRATEGIES)}')
     if bucket_mb is not None and not bucket_mb > 0:
         raise InvalidArgumentError(f"bucket_mb is {bucket_mb!r}; it is the MiB of a message, above 0")
     if reduction not in (None, "ordered"):
         raise InvalidArgumentError(f'reduction is {reduction!r}; it is "ordered", or left out')
-    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how)
+    if stages is not None and how != "pipeline":
+        raise InvalidArgumentError('stages says how many modules each rank of a pipeline has; give distributed="pipeline"')
+    if any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in stages or ()):
+        raise InvalidArgumentError(f"stages is {stages!r}; it has the number of modules of each rank, as [2, 3]")
+    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how, stages or ())
 
 
 def _has_ended(work: "dist.Work", seconds: float) -> bool:

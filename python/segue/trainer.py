@@ -115,6 +115,10 @@ class Trainer(Checkpoints, Figures):
         ``zero1``: the same, to the bit, but each rank has the optimizer states of some parameters alone and updates these for all; each calls `save`, too,
         and what is frozen stays so. ``zero2``: and it has the sums of their gradients alone, so that there is no `gradients`. ``zero3``: and these parameters,
         which the others are sent while blocks run; every rank calls `evaluate`, `sync`, `parameters`, `state_dict` and `save_weights`, too.
+        ``pipeline``: each rank has some of the modules, and all are given the same batches, of which ``grad_accumulation`` parts go through the ranks one
+        behind the other; the bits are those of one rank. Every rank calls these as with ``zero3``; `step` has outputs on the last rank alone.
+    stages : sequence of int, optional
+        With ``pipeline``: how many modules each rank has, in their order. Default: so that the costliest stage is as cheap as can be.
     process_group : ProcessGroup, optional
         Of `torch.distributed`: those who train together. Default: all ranks.
     bucket_mb : float, optional
@@ -149,7 +153,8 @@ class Trainer(Checkpoints, Figures):
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = (),
-                 distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None):
+                 distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None,
+                 stages: Sequence[int] | None = None):
         if isinstance(modules, torch.nn.Module):
             modules = [modules]
         named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
@@ -180,7 +185,7 @@ class Trainer(Checkpoints, Figures):
         if precision is not None:
             for module in named.values():
                 module.to_precision(precision)
-        self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction)
+        self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction, stages)
         # The transport is left once, when the trainer goes or when Python ends, as files are written then.
         self._leave = weakref.finalize(self, self._ranks.leave)
         if not self._ranks.writes:
@@ -234,7 +239,7 @@ class Trainer(Checkpoints, Figures):
             self._device, self._binaries(), self._clip_grad_norm, seed, self._ties(), **files,
             record_events=None if record_events is None else os.fspath(record_events), events=self._report or tracer,
             aliases=list(aliases), loss_scaling=None if loss_scale is None else loss_scale.given(), collectives=self._ranks.collectives,
-            strategy=self._ranks.strategy)
+            strategy=self._ranks.strategy, stages=self._ranks.stages)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
         self._hooks: list[GradientHook] = []

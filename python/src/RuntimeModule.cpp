@@ -447,7 +447,7 @@ static void bindSession(nb::module_ &m) {
              const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText,
              const std::optional<std::filesystem::path> &recordEvents, EventSink *events, const NameAliases &aliases,
              const std::optional<std::tuple<double, double, double, int64_t>> &lossScaling,
-             std::shared_ptr<Collectives> collectives, const std::string &strategy) {
+             std::shared_ptr<Collectives> collectives, const std::string &strategy, std::vector<size_t> stages) {
             SessionOptions options = python::sessionOptions(maxGradNorm, tied, wires);
             if (lossScaling) {
               auto [scale, growth, backoff, interval] = *lossScaling;
@@ -460,6 +460,7 @@ static void bindSession(nb::module_ &m) {
             const char *level = collectives && collectives->rank() ? "debug" : "info";
             options.collectives = std::move(collectives);
             options.sharding = parseSharding(strategy);
+            options.stages = std::move(stages);
             options.log = [level](const std::string &text) {
               nb::gil_scoped_acquire gil; // a step runs without
               nb::module_::import_("logging").attr("getLogger")("segue").attr(level)("%s", text);
@@ -479,6 +480,7 @@ static void bindSession(nb::module_ &m) {
           "wires"_a = python::Wires(), "config"_a = nb::none(), "config_text"_a = nb::none(),
           "record_events"_a = nb::none(), "events"_a = nb::none(), "aliases"_a = NameAliases(),
           "loss_scaling"_a = nb::none(), "collectives"_a = nb::none(), "strategy"_a = "ddp",
+          "stages"_a = std::vector<size_t>(),
           nb::keep_alive<1, 11>())
       .def(
           "add_sizes",

@@ -208,6 +208,67 @@ def gathered(folder):
     return found
 
 
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.25)
+
+    def forward(self, h):
+        return self.dropout(nn.functional.gelu(self.linear(h)))
+
+
+class First(Layer):
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 1)
+
+    def forward(self, h, y):
+        return {"loss": nn.functional.mse_loss(self.linear(h), y)}
+
+
+def pipelined(folder):
+    """Each of three ranks has some of four modules; one rank alone has all."""
+    found = {}
+    several = {"distributed": "pipeline"} if ranks() > 1 else {}
+    name = "pipelined" if ranks() > 1 else "alone"
+    for mode, options in MODES.items() if ranks() > 1 else [("in memory", {"device": "cpu:threads=1"})]:
+        torch.manual_seed(rank())  # values are those of rank 0
+        h, device = torch.zeros(ROWS, WIDTH), options["device"]
+        modules = {f"layer{i}": segue.compile(Layer() if i else First(), (h,), device=device) for i in range(3)}
+        modules["head"] = segue.compile(Head(), (h, torch.zeros(ROWS, 1)), device=device)
+        trainer = segue.Trainer(modules, optimizer=adamw(), clip_grad_norm=1.0, grad_accumulation=4, **several, **options)
+
+        def whole(step):
+            return dict(zip("xy", (torch.cat(each) for each in zip(*(batch(step, part) for part in range(4))))))
+
+        taken = []
+        for i in range(10):
+            loss = trainer.step(**whole(i))
+            taken.append([loss.hex(), trainer.last.grad_norm.hex()])
+        evaluated = trainer.evaluate_on([dict(zip("xy", batch(50 + i, 0))) for i in range(3)])["loss"].hex()
+        elsewhere = list(trainer._session.parameters_elsewhere)
+        trainer.save(os.path.join(folder, f"{name}.safetensors"))
+        if ranks() > 1:
+            dist.barrier()
+        trainer.fit([whole(20 + i) for i in range(4)], epochs=2, evaluate_on=[dict(zip("xy", batch(60, 0)))], progress=False)
+        found[mode] = {"taken": taken, "evaluated": evaluated, "parameters": parameters_of(trainer), "elsewhere": elsewhere}
+        with open(os.path.join(folder, f"{name}.safetensors"), "rb") as file:
+            found[mode]["file"] = hashlib.sha256(file.read()).hexdigest()
+        if ranks() > 1:
+            dist.barrier()
+    if several:
+        found["gradients"] = error_of(lambda: trainer.gradients(**whole(0)))
+        found["others"] = error_of(lambda: trainer.step(**whole(rank())))
+        trainer.step(**whole(0))
+        found["stages"] = error_of(lambda: segue.Trainer(modules, optimizer=adamw(), distributed="pipeline", stages=[2, 2]))
+    return found
+
+
 def fit_gathered(folder):
     """A run that is never ended, and one that ends in mid-epoch and goes on; both keep what was best. Then a rank evaluates alone."""
     data = [gpt_batch(i, rank()) for i in range(6)]

@@ -156,6 +156,25 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     assert same([each["frozen"] for each in found])[0] == "UnsupportedError"
 
 
+def test_modules_one_behind_the_other(ranks, alone, tmp_path):
+    """Of three ranks each has some of four modules, in whatever mode, and losses, norms, means of evaluations, parameters and files are those of one."""
+    with ranks("pipelined", 3, folder=str(tmp_path)) as group:
+        expected = alone("pipelined", folder=str(tmp_path))["in memory"]
+        done = [group.done(rank) for rank in range(3)]
+    assert [each.code for each in done] == [0, 0, 0], "".join(each.error for each in done)
+    found = [each.result for each in done]
+    for mode in programs.MODES:
+        for each in found:
+            for what in ("taken", "evaluated", "parameters", "file"):
+                assert each[mode][what] == expected[what], (mode, what)
+        elsewhere = [set(each[mode]["elsewhere"]) for each in found]
+        assert not set.intersection(*elsewhere) and all(len(each) >= 4 for each in elsewhere)
+    for each in found:
+        assert "take whole steps" in each["gradients"][1], each["gradients"]
+        assert each["others"][0] == "RankFailedError" and "every rank of a pipeline is given the same batches" in each["others"][1]
+        assert each["stages"][0] == "InvalidArgumentError" and "stages are given for 2 ranks" in each["stages"][1]
+
+
 def test_parameters_that_are_gathered(alone, cache, tmp_path):
     """By `torchrun`: losses, norms, parameters and files of one rank, whatever each rank's budget does; what all call brings all values."""
     done = torchrun(tmp_path, cache, "--no-python", warm.python(), programs.__file__, "gathered", json.dumps({"folder": str(tmp_path)}), seconds=240)
@@ -331,8 +350,10 @@ def one_rank(tmp_path):
 
 @pytest.mark.parametrize("options, kind, words", [
     ({"distributed": "ddp"}, segue.InvalidArgumentError, "torchrun --nproc-per-node 2 train.py.*init_process_group"),
-    ({"distributed": "tensor"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* and \"zero1\", \"zero2\" and \"zero3\""),
-    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; there are ddp, zero1, zero2, zero3"),
+    ({"distributed": "tensor"}, segue.UnsupportedError, "not there yet; \"ddp\" is, .* \"zero1\", \"zero2\" and \"zero3\".*\"pipeline\""),
+    ({"distributed": "dpp"}, segue.InvalidArgumentError, "distributed is 'dpp'; there are ddp, zero1, zero2, zero3, pipeline"),
+    ({"distributed": "zero1", "stages": [1, 2]}, segue.InvalidArgumentError, "stages says how many modules each rank of a pipeline has"),
+    ({"stages": [1, 2]}, segue.InvalidArgumentError, "stages is about several ranks"),
     ({"bucket_mb": 1}, segue.InvalidArgumentError, "bucket_mb is about several ranks; give distributed=\"ddp\", too"),
     ({"distributed": "ddp", "bucket_mb": 0}, segue.InvalidArgumentError, "bucket_mb is 0; it is the MiB of a message"),
     ({"distributed": "ddp", "reduction": "tree"}, segue.InvalidArgumentError, "reduction is 'tree'; it is \"ordered\""),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import segue
 
@@ -27,7 +28,7 @@ RUN = BUILD / "bin" / "segue-run"
 
 sys.path.insert(0, str(ROOT / "examples"))
 
-from models import GPT, GPTConfig  # noqa: E402
+from models import GPT, GPTConfig, GPTFirst, GPTLast  # noqa: E402
 
 # Tests may run as root, on fewer processors than ranks, and where a process may not read another's memory.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "btl_vader_single_copy_mechanism", "none"]
@@ -165,6 +166,30 @@ def test_parameters_that_are_shared_out(gpt, device, budget, tmp_path):
     alone = [word for word in command("--accumulate", 3, steps=3) if word not in ("--weights", "gpt.safetensors")]
     resumed = ["--resume", tmp_path / "two.safetensors"]
     assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
+
+
+@pytest.mark.parametrize("device, budget", [("cpu:threads=1", None), ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None), ("cpu:threads=1", "2MiB")])
+def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
+    """Two halves of a GPT on two ranks: the steps and the file of one rank that has both; a rank that is missing a file is told so."""
+    torch.manual_seed(0)
+    cfg = GPTConfig(layers=4, dim=64, heads=4, seq=32)
+    tokens = torch.zeros(4, 32, dtype=torch.int64)
+    weights = {}
+    for name, half, example in (("first", GPTFirst(cfg, 2), (tokens,)), ("last", GPTLast(cfg, 2), (torch.zeros(4, 32, 64), tokens))):
+        segue.compile(half, example, optimizer=segue.AdamW(lr=1e-2), name=name).save(tmp_path / f"{name}.segue")
+        weights |= {f"{name}.{key}" if key.startswith("h.") else key: value for key, value in half.state_dict().items()}
+    save_file(weights, tmp_path / "both.safetensors")
+    words = [RUN, "train", "first.segue", "last.segue", "--weights", "both.safetensors", "--data", ROOT / "README.md", "--steps", "10", "--lr", "0.01", "--clip", "1", "--accumulate", "4"]
+    more = ["--budget", budget, "--spill-dir", tmp_path, "--spill-capacity", "64MiB"] if budget else []
+    together = [*words, "--device", device, "--ranks", "mpi", "--strategy", "pipeline"]
+    one = run(tmp_path, [*words, "--device", "cpu:threads=1", "--save", "one.safetensors"])
+    two = ranks(tmp_path, 2, [*together, "--save", "two.safetensors", *more])
+    assert len(steps_of(one)) == 10 and steps_of(two) == steps_of(one)
+    assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    three = ranks(tmp_path, 3, together)
+    assert three.returncode and "a pipeline of 3 ranks over 2 modules: each rank runs one at least" in three.stderr, three.stderr
+    forecast = run(tmp_path, [RUN, "plan", "first.segue", "last.segue", "--ranks", "2", "--strategy", "pipeline", "--stages", "1,1", "--accumulate", "2"])
+    assert forecast.returncode == 0 and re.search(r"^pipeline +[0-9.]+ ", forecast.stdout, re.M), forecast.stdout + forecast.stderr
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_ranks(gpt, tmp_path):

@@ -12,6 +12,7 @@
 
 #include "Collectives/OnRanks.h"
 #include "DeepModel.h"
+#include "PipelineModel.h"
 #include "ErrorOf.h"
 #include "RandomTensors.h"
 #include "Session/TemporaryFolder.h"
@@ -69,7 +70,10 @@ public:
     add(RingTraffic::broadcast(bytes, ranks()), /*hasTensors=*/bytes > 1); // one byte says whether they come
     next_->broadcast(data, bytes, root);
   }
-  void send(const void *data, uint64_t bytes, int to) override { next_->send(data, bytes, to); }
+  void send(const void *data, uint64_t bytes, int to) override {
+    add(RingTraffic::toOne(bytes), /*hasTensors=*/bytes > 1);
+    next_->send(data, bytes, to);
+  }
   void receive(void *data, uint64_t bytes, int from) override { next_->receive(data, bytes, from); }
   void abandon(std::string_view why) noexcept override { next_->abandon(why); }
 
@@ -175,7 +179,7 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
                              .microBatches = model.microBatches,
                              .bucketBytes = bucketBytes});
       double loss = 0; // of ddp, and so of all
-      for (Sharding strategy : shardings) {
+      for (Sharding strategy : {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters}) {
         SCOPED_TRACE(std::string(model.name) + ", " + std::to_string(ranks) + " ranks, " + std::string(name(strategy)));
         const RankStep &planned = forecast.play(strategy);
         EXPECT_TRUE(planned.fits()) << planned.why;
@@ -206,14 +210,92 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
     }
 }
 
-// Gradients whose message is not complete when backward has ended, as one of them comes from outside of blocks, are told to
-// services then.
+// The same of a pipeline, whose ranks do something else each. Its time is that of the schedule.
+TEST_P(RankForecasts, OfAPipelineAreWhatRanksDo) {
+  PipelineModel model;
+  std::vector<SessionModule> modules = model.modules();
+  SessionOptions options;
+  options.wires = model.wires();
+  for (int ranks : {2, 3}) {
+    SCOPED_TRACE(ranks);
+    RankForecast forecast(GetParam(), modules, options,
+                          {.ranks = ranks, .microBatches = 2, .bucketBytes = bucketBytes});
+    const RankStep &planned = forecast.play(Sharding::Modules);
+    EXPECT_TRUE(planned.fits()) << planned.why;
+    std::vector<Measured> found(static_cast<size_t>(ranks));
+    EXPECT_EQ(onRanks(ranks, GetParam(), [&](Rank &rank) {
+      auto counting = std::make_shared<CountingTransport>(rank.transport);
+      SessionOptions own = options;
+      std::shared_ptr<Collectives> together = makeCollectives(rank.device, counting, {.bucketBytes = bucketBytes});
+      own.collectives = together;
+      own.sharding = Sharding::Modules;
+      Session session(rank.device, modules, std::move(own));
+      model.setValues(session);
+      std::vector<TensorMap> batches;
+      for (int batch = 0; batch < 2 * ranks; ++batch)
+        batches.push_back(model.batch(rank.device, 1, batch));
+      Measured &measured = found[size_t(rank.number())], before;
+      for (int step = 0; step < steps; ++step) {
+        before = {.messages = counting->messages, .sentBytes = counting->sentBytes, .meetings = counting->meetings};
+        session.step(batches, 1e-3);
+        rank.device->drain();
+        if (!step)
+          rank.device->memory().resetPeak();
+      }
+      measured.messages = counting->messages - before.messages;
+      measured.sentBytes = counting->sentBytes - before.sentBytes;
+      measured.meetings = counting->meetings - before.meetings;
+      measured.peakBytes = rank.device->memory().peakBytes(Space::DeviceDram);
+      measured.messageBytes = together->figures().peakBytes;
+    }),
+              nothing(ranks));
+    const Measured &most = found[size_t(planned.rank)];
+    EXPECT_EQ(most.messages, planned.messages);
+    EXPECT_EQ(most.sentBytes, planned.sentBytes);
+    EXPECT_EQ(most.meetings, planned.meetings);
+    EXPECT_EQ(most.messageBytes, planned.messageBytes);
+    for (const Measured &rank : found) {
+      EXPECT_LE(rank.peakBytes, planned.bytes);
+    }
+    EXPECT_GE(most.peakBytes, planned.bytes / 2);
+  }
+  RankForecast none(GetParam(), {modules[0]}, {}, {.ranks = 2});
+  EXPECT_NE(none.play(Sharding::Modules).why.find("each rank runs one at least"), std::string::npos);
+}
+
+// With equal stages, links that take no time, and M batches, a step takes as long as M + P - 1 batches on one rank of
+// the P: each rank waits for the first batch to come to it, and for the last one's gradient (Y. Huang et al., GPipe,
+// 2019).
+TEST(RankForecastTimes, APipelineTakesTheTimeOfItsSchedule) {
+  constexpr int ranks = 4, each = 3;
+  PipelineModel model;
+  std::vector<SessionModule> all = model.modules(), modules{all.front()};
+  SessionOptions options;
+  options.wires = model.wires();
+  for (int i = 0; i < 8 * ranks; ++i) // so many that the modules at the ends hardly count
+    modules.push_back({"layer" + std::to_string(i), all[1].binary});
+  modules.push_back(all.back());
+  auto play = [&](int count, size_t batches) {
+    RankForecast forecast("sim:virtual,dram=1GiB,link=1000GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us,latency=0us", modules, options,
+                          {.ranks = count, .wires = {.bytesPerSecond = 1e15, .latencySeconds = 0}, .microBatches = batches});
+    const RankStep &step = forecast.play(count > 1 ? Sharding::Modules : Sharding::None);
+    EXPECT_TRUE(step.fits()) << step.why;
+    return step;
+  };
+  RankStep one = play(1, ranks * each), all4 = play(ranks, each);
+  double ideal = one.seconds / ranks * (ranks * each + ranks - 1) / (ranks * each);
+  EXPECT_GE(all4.seconds / ideal, 1);
+  EXPECT_LE(all4.seconds / ideal, 1.2); // copies to messages and back, and stages that are not quite equal
+}
+
+// Gradients whose message is not complete when backward has ended, as one of them comes from outside of blocks, are
+// told to services then.
 TEST(RankServices, HearOfGradientsThatWaitForThoseOutsideOfBlocks) {
   const Model gpt{"gpt", {"gpt.mlir"}};
   const char *plan = R"({"memory": {"stagehand": {"activation_stagehand": {"enabled": true, "mode": "planned",
     "telemetry_enabled": false}}}})";
   std::vector<double> losses;
-  for (Sharding strategy : shardings) {
+  for (Sharding strategy : {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters}) {
     SCOPED_TRACE(name(strategy));
     EXPECT_EQ(onRanks(2, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
       Session session(rank.device, modulesOf(gpt),

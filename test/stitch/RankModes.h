@@ -41,6 +41,8 @@ namespace segue::test::ranked {
 inline constexpr int steps = 20;
 /// The strategies in which each rank updates parameters of its own.
 inline constexpr Sharding sharded[] = {Sharding::States, Sharding::Gradients};
+/// Those in which each rank runs all of the model.
+inline constexpr Sharding ofWholeModels[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters};
 
 /// A Way has services, or none, on a device.
 struct Way {

@@ -171,7 +171,7 @@ TEST(RankModes, UpdatesOfParametersInAnyLayoutAreSent) {
 // What a plan and messages keep in page-locked memory is known before the first step, and granted: with that, and not a
 // byte less, steps are taken. On a device that has no more, what leaves goes elsewhere, and messages have their room.
 TEST(RankModes, APlanLeavesPageLockedMemoryToMessages) {
-  for (Sharding sharding : shardings) {
+  for (Sharding sharding : ofWholeModels) {
     SCOPED_TRACE(name(sharding));
     RankModesRun run(*std::ranges::find(rankWays, std::string_view("Plan"), &Way::name), 1, 0, sharding);
     /// The reason why a rank does not train, and what was page-locked at most, for rank 0.
@@ -417,7 +417,7 @@ TEST(RankModes, AStepThatFailsInBackwardIsTakenAgain) {
 
 // The sum of a gradient can be seen, and changed, where it is.
 TEST(RankModes, HooksSeeTheGradientsOfTheirRank) {
-  for (Sharding sharding : shardings) {
+  for (Sharding sharding : ofWholeModels) {
     SCOPED_TRACE(name(sharding));
     std::atomic<int> seen = 0;
     std::vector<std::vector<float>> bits(2);

@@ -104,9 +104,10 @@ struct TrainOptions : CommonOptions {
   /// have the bits of one rank after the other.
   std::string ranks;
   bool addsInOrder = false;
-  /// Each rank has all of the model with "ddp", the states of some parameters alone with "zero1", and of parameters
-  /// those alone with "zero3".
+  /// Each rank has all of the model with "ddp", the states of some parameters alone with "zero1", of parameters
+  /// those alone with "zero3", and some of the files alone with "pipeline": `stages` says how many, if it is not empty.
   std::string strategy = "ddp";
+  std::vector<size_t> stages;
   /// How many seconds a rank waits for the others.
   int64_t ranksTimeout = 600;
   int64_t seed = 0;
@@ -151,6 +152,8 @@ struct PlanOptions : CommonOptions {
   std::string interconnect = "50GB/s,latency=5us";
   /// The name of a strategy, or "search" for the fastest that fits.
   std::string strategy = "search";
+  /// How many of the files each rank of a pipeline has; empty: so that stages take equally long.
+  std::vector<size_t> stages;
   /// The bytes of device_dram of each rank; 0 for what the device has.
   uint64_t budget = 0;
   int64_t accumulate = 1;

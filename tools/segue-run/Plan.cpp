@@ -21,6 +21,7 @@ namespace segue::tool {
 int plan(const PlanOptions &options) {
   SessionOptions session;
   session.openSlab = openSlab;
+  session.stages = options.stages;
   std::vector<SessionModule> modules = loadModules(options.files, options);
   addTiesAndWires(session, modules, options.tied, options.wires);
   std::vector<Sharding> strategies(std::begin(shardings), std::end(shardings));

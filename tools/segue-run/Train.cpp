@@ -333,6 +333,10 @@ static int trainAmong(Together &together, TrainOptions options) {
     given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
   given.collectives = ranks;
   given.sharding = parseSharding(options.strategy);
+  given.stages = options.stages;
+  if (!options.stages.empty() && given.sharding != Sharding::Modules)
+    throw Error(ErrorCode::InvalidArgument,
+                "--stages says which files the ranks of a pipeline have; give --strategy pipeline");
   given.config = budget ? budget->config(config) : config;
   std::optional<RunReport> report;
   if (!options.report.empty())

@@ -98,7 +98,7 @@ std::optional<std::string> readTrainingData(const TrainOptions &options) {
 TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text,
                              SessionOptions given)
     : session(makeSession(device, options, given)), accumulate_(options.accumulate) {
-  if (given.collectives) {
+  if (given.collectives && given.sharding != Sharding::Modules) { // where all have the same batches
     rank_ = given.collectives->rank();
     ranks_ = given.collectives->ranks();
   }

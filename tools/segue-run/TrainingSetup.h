@@ -39,7 +39,7 @@ private:
   std::vector<TensorMap> batchesOf(int64_t step) const;
 
   int64_t accumulate_;
-  /// Ranks take the batches of a step by turns.
+  /// Ranks take the batches of a step by turns; those of a pipeline have all of them.
   int64_t rank_ = 0, ranks_ = 1;
   TensorMap fixed_;
   std::optional<ByteWindows> windows_;

@@ -150,6 +150,14 @@ static void addJoins(CLI::App *command, std::vector<std::string> &tied, std::vec
   command->add_option("--wire", wires, "module.input=module.output")->allow_extra_args(false);
 }
 
+static CLI::Option *addStages(CLI::App *command, std::vector<size_t> &stages) {
+  return command
+      ->add_option("--stages", stages, "of a pipeline: how many of the files each rank has, as 2,3,2; so that stages take equally long")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(wholeNumber(1, 1000000));
+}
+
 static std::vector<std::string> strategies() {
   std::vector<std::string> names;
   for (Sharding sharding : shardings)
@@ -183,10 +191,11 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
           ->check(CLI::IsMember({"mpi"}));
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
-  command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients; zero3, and these parameters")
+  command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients; zero3, and these parameters; pipeline, some of the files, run one behind the other")
       ->check(CLI::IsMember(strategies()))
       ->needs(ranks)
       ->capture_default_str();
+  addStages(command, options.stages)->needs(ranks);
   addWhole(command, "--ranks-timeout", options.ranksTimeout, 1, 1000000, "seconds that a rank waits for the others")
       ->needs(ranks)
       ->capture_default_str();
@@ -267,9 +276,10 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   addWhole(command, "--ranks", options.ranks, 1, 65536, "that train together")->capture_default_str();
   command->add_option("--interconnect", options.interconnect, "between ranks: bandwidth of one direction, latency of a message")
       ->capture_default_str();
-  command->add_option("--strategy", options.strategy, "ddp, zero1, zero2, zero3, as in train; search: the fastest that fits")->capture_default_str();
+  command->add_option("--strategy", options.strategy, "ddp, zero1, zero2, zero3, pipeline, as in train; search: the fastest that fits")->capture_default_str();
+  addStages(command, options.stages);
   addBytes(command, "--budget", options.budget, "of each rank's device memory, as 24GiB; all that the device has");
-  addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step");
+  addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step; a pipeline takes those of all");
   addJoins(command, options.tied, options.wires);
   addCommon(command, options);
   command->footer("Plays the session that would train, in virtual time, with messages that take the time of the\n"

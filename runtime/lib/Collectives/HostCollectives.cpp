@@ -11,7 +11,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Drivers/VirtualClock.h"
 #include "MessageMemory.h"
+#include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Collectives/Transport.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -22,6 +24,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <thread>
 
 namespace segue::inline runtime {
 
@@ -111,7 +114,10 @@ private:
   Fence bring(Message &message);
   Fence takeBack(const Message &message) noexcept;
   Fence perform(std::string_view label, std::span<Message *const> read, std::span<Message *const> written,
-                const RingTraffic &traffic, std::function<void(bool isLost)> call);
+                const RingTraffic &traffic, std::function<void(bool isLost)> call, double notBefore = 0);
+  void goOn();
+  /// Returns when what has been given to the network's queue is done, in virtual time.
+  double endOfMessages() const;
   WorkCost costOf(const RingTraffic &traffic) const;
   /// Has `work`, which is yet to be given to the network's queue, in the trace of the device, if there is one.
   void trace(Work &work, uint64_t bytes, std::string_view about = {});
@@ -217,7 +223,7 @@ Fence HostCollectives::takeBack(const Message &message) noexcept {
 /// `isLost`.
 Fence HostCollectives::perform(std::string_view label, std::span<Message *const> read,
                                std::span<Message *const> written, const RingTraffic &traffic,
-                               std::function<void(bool isLost)> call) {
+                               std::function<void(bool isLost)> call, double notBefore) {
   Fence after;
   for (Message *message : read)
     after.join(bring(*message));
@@ -244,6 +250,7 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
   Work work;
   work.label = label;
   work.cost = costOf(traffic);
+  work.cost.notBefore = notBefore;
   for (std::span<Message *const> messages : {read, written})
     for (const Message *message : messages)
       work.cost.hostBytes += packs && !message->parts.empty() ? message->bytes : 0;
@@ -316,7 +323,28 @@ void HostCollectives::trace(Work &work, uint64_t bytes, std::string_view about) 
   device_->transfer().addToTrace(std::move(record));
 }
 
+double HostCollectives::endOfMessages() const {
+  return dynamic_cast<const VirtualClock &>(*device_).endOf(Fence(Queue::Network, device_->position(Queue::Network)));
+}
+
 /// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
+/// Has the transport go on with what was sent until the queue has something else; not on the thread that gives it that.
+void HostCollectives::goOn() {
+  if (!device_->hasBytes())
+    return;
+  Work work;
+  work.label = "messages go on";
+  work.run = [device = device_.get(), transport = transport_, own = device_->position(Queue::Network) + 1,
+              submitter = std::this_thread::get_id()] {
+    device->call([&] {
+      if (std::this_thread::get_id() != submitter)
+        while (device->position(Queue::Network) <= own && transport->goOn()) {
+        }
+    });
+  };
+  device_->enqueue(Queue::Network, {}, std::move(work));
+}
+
 WorkCost HostCollectives::costOf(const RingTraffic &traffic) const {
   WorkCost cost;
   cost.linkBytes = traffic.sentBytes;
@@ -388,7 +416,9 @@ Fence HostCollectives::reduce(std::span<const Tensor> tensors, int root) {
 
 /// What one rank alone has is told apart from numbers that are none: nobody adds it up and looks at the sum.
 static Error notThere(int rank) {
-  return Error(ErrorCode::RankFailed, "rank " + std::to_string(rank) + " has not what it was to send: it was never written");
+  return Error(ErrorCode::RankFailed,
+               "rank " + std::to_string(rank) + " has not what it was to send: it was never written",
+               std::make_shared<NotSent>(rank));
 }
 
 Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
@@ -455,13 +485,17 @@ Fence HostCollectives::send(const Tensor &tensor, int to) {
   check("a tensor to another rank", tensor, /*isSum=*/false);
   Message message = messageFor(std::span(&tensor, 1));
   Message *const read[] = {&message};
-  return perform("a tensor to another rank", read, {}, RingTraffic::toOne(1) + RingTraffic::toOne(message.bytes),
-                 [transport = transport_, data = message.data, bytes = message.bytes, to](bool isLost) {
-                   uint8_t isThere = !isLost;
-                   transport->send(&isThere, 1, to);
-                   if (isThere)
-                     transport->send(data, bytes, to);
-                 });
+  Fence done = perform("a tensor to another rank", read, {}, RingTraffic::toOne(1) + RingTraffic::toOne(message.bytes),
+                       [transport = transport_, data = message.data, bytes = message.bytes, to](bool isLost) {
+                         uint8_t isThere = !isLost;
+                         transport->send(&isThere, 1, to);
+                         if (isThere)
+                           transport->send(data, bytes, to);
+                       });
+  goOn();
+  if (options_.group)
+    options_.group->send(rank(), to, endOfMessages());
+  return done;
 }
 
 Fence HostCollectives::receive(const Tensor &tensor, int from) {
@@ -469,14 +503,16 @@ Fence HostCollectives::receive(const Tensor &tensor, int from) {
   check("a tensor of another rank", tensor, /*isSum=*/false);
   Message message = messageFor(std::span(&tensor, 1));
   Message *const written[] = {&message};
-  return perform("a tensor of another rank", {}, written, RingTraffic::toOne(0),
+  double sentAt = options_.group ? options_.group->receive(from, rank()) : 0;
+  return perform(receiveLabel, {}, written, RingTraffic{},
                  [transport = transport_, data = message.data, bytes = message.bytes, from](bool) {
                    uint8_t isThere = 0;
                    transport->receive(&isThere, 1, from);
                    if (!isThere)
                      throw notThere(from);
                    transport->receive(data, bytes, from);
-                 });
+                 },
+                 sentAt);
 }
 
 //===----------------------------------------------------------------------===//
@@ -528,8 +564,10 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
   ++figures_.meetings;
   double begin = device_->seconds();
   if (!device_->hasBytes()) {
+    double allHere = options_.group ? options_.group->meet(rank(), endOfMessages()) : 0;
     auto gather = [&](uint64_t bytes) {
       Work work{.cost = costOf(RingTraffic::gathering(bytes * uint64_t(ranks()), ranks())), .label = meetingLabel};
+      work.cost.notBefore = allHere;
       device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
     };
     gather(sizeof(Frame));
@@ -559,6 +597,7 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
 std::shared_ptr<Collectives> HostCollectives::twin(DeviceRef device) const {
   CollectiveOptions options = options_;
   options.wires = {.bytesPerSecond = std::numeric_limits<double>::infinity(), .latencySeconds = 0};
+  options.group = nullptr;
   return virtualRanks(std::move(device), rank(), ranks(), options);
 }
 

@@ -70,7 +70,7 @@ uint64_t VirtualQueues::enqueue(Queue queue, const Fence &after, Work work) {
   requireReached(after, work.label.empty() ? "work" : work.label);
   std::lock_guard lock(mutex_);
   Timeline &timeline = timelines_[uint8_t(queue)];
-  double begin = std::max({timeline.end, now_, endOf(after)});
+  double begin = std::max({timeline.end, now_, endOf(after), work.cost.notBefore});
   timeline.end = begin + duration(queue, work.cost);
   if (watcher_)
     watcher_({queue, work.label, work.cost, begin, timeline.end});

@@ -51,7 +51,13 @@ Module::Module(DeviceRef device, Binary binary, std::string name)
     joinBackward();
 }
 
-const Program *Module::find(std::string_view program) const {
+Module Module::elsewhere() const {
+  Module shown = *this;
+  shown.isElsewhere_ = true;
+  return shown;
+}
+
+const Program *Module::inFile(std::string_view program) const {
   for (const Program &candidate : binary_.programs())
     if (candidate.name() == program)
       return &candidate;
@@ -100,12 +106,12 @@ void Module::joinBackward() {
 }
 
 bool Module::updatesInBackward() const {
-  const Program *backward = find("backward");
+  const Program *backward = inFile("backward");
   return backward && std::ranges::any_of(backward->outputs(), [](const Value &value) { return value.role == Role::Parameter; });
 }
 
 bool Module::takesGradientOf(std::string_view output) const {
-  const Program *backward = find("backward");
+  const Program *backward = inFile("backward");
   if (backward)
     for (const Value &value : backward->inputs())
       if (value.role == Role::Gradient && value.of == output)
@@ -114,7 +120,7 @@ bool Module::takesGradientOf(std::string_view output) const {
 }
 
 bool Module::givesGradientOf(std::string_view name) const {
-  const Program *backward = find("backward");
+  const Program *backward = inFile("backward");
   if (backward)
     for (const Value &value : backward->outputs())
       if (value.of == name)

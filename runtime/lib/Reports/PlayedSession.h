@@ -23,6 +23,7 @@ inline SessionOptions playedOptions(const SessionOptions &run) {
   same.maxGradNorm = run.maxGradNorm;
   same.tied = run.tied;
   same.wires = run.wires;
+  same.stages = run.stages;
   same.openSlab = run.openSlab;
   same.aliases = run.aliases;
   same.warn = [](const std::string &) {}; // the run itself says it

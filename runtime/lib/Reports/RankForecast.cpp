@@ -20,12 +20,15 @@
 #include "Formatted.h"
 #include "MessageTimes.h"
 #include "PlayedSession.h"
+#include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Plan/InfeasibleBudget.h"
 #include "segue/runtime/Session/RunBudget.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace segue::inline runtime {
 
@@ -91,7 +94,7 @@ private:
       return;
     } else if (entry.queue == Queue::Network && entry.label == meetingLabel) {
       times_.addMeeting(entry.begin, entry.end);
-    } else if (entry.queue == Queue::Network) {
+    } else if (entry.queue == Queue::Network && entry.label != receiveLabel) {
       times_.addMessage(entry.begin, entry.end);
       sentBytes_ += entry.cost.linkBytes;
     }
@@ -115,7 +118,8 @@ void BusyTimes::giveTo(RankStep &step) const {
   step.hiddenSeconds = times_.hiddenTime();
 }
 
-void RankForecast::playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step) const {
+void RankForecast::playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step,
+                          std::shared_ptr<VirtualGroup> group) const {
   OwnDevice own(withDram(twin_, dram));
   const DeviceRef &device = *own;
   AllocationTrace trace(device->memory());
@@ -123,12 +127,16 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   SessionOptions same = playedOptions(options_);
   same.config = config;
   same.sharding = step.strategy;
-  std::shared_ptr<Collectives> ranks = virtualRanks(device, step.rank, run_.ranks, run_.wires, run_.bucketBytes);
+  CollectiveOptions collectives{.wires = run_.wires, .group = std::move(group)};
+  if (run_.bucketBytes)
+    collectives.bucketBytes = run_.bucketBytes;
+  std::shared_ptr<Collectives> ranks = virtualRanks(device, step.rank, run_.ranks, std::move(collectives));
   same.collectives = ranks;
   Session session(device, modules_, std::move(same));
   session.allocateParameters();
-  std::vector<TensorMap> batches(run_.microBatches, batchWithoutValues(device, session.modules(), options_.wires));
-  uint64_t certified = config ? session.certify(run_.microBatches) : 0;
+  size_t count = run_.microBatches * size_t(step.strategy == Sharding::Modules ? run_.ranks : 1);
+  std::vector<TensorMap> batches(count, batchWithoutValues(device, session.modules(), options_.wires));
+  uint64_t certified = config ? session.certify(count) : 0;
   BusyTimes times(dynamic_cast<VirtualClock &>(*device));
   StepResult last; // whoever takes a step may keep what it gave until the next has ended
   for (int number = 1; number <= toldStep + 1; ++number) {
@@ -169,29 +177,96 @@ int RankForecast::fullestRank() const {
   return int(std::ranges::max_element(bytes) - bytes.begin());
 }
 
+/// The memory of a device on which everything has room.
+static constexpr const char *allMemory = "1024TiB";
+
+void RankForecast::playByPlan(RankStep &step, std::shared_ptr<VirtualGroup> group) const {
+  uint64_t wanted = step.bytes;
+  try {
+    playOn(std::to_string(budgetBytes_), silentConfig(RunBudget{budgetBytes_}.config(std::nullopt)), step, group);
+  } catch (const Error &error) {
+    if (error.code() != ErrorCode::BudgetInfeasible && error.code() != ErrorCode::DeviceOom)
+      throw;
+    step = {.strategy = step.strategy, .rank = step.rank};
+    step.why = "a step takes " + sizeText(wanted) + " as it is, there are " + sizeText(budgetBytes_) +
+               ", and by a plan: " + error.what();
+    if (group)
+      group->end(step.why);
+  }
+}
+
 const RankStep &RankForecast::play(Sharding strategy) {
+  if (strategy == Sharding::Modules && run_.ranks > 1)
+    return steps_.emplace_back(playPipeline());
   RankStep step{.strategy = strategy, .rank = strategy == Sharding::None ? 0 : fullestRank()};
   try {
-    playOn("1024TiB", std::nullopt, step);
+    playOn(allMemory, std::nullopt, step);
   } catch (const Error &error) { // by this strategy
     if (error.code() != ErrorCode::Unsupported)
       throw;
     step.why = error.what();
     return steps_.emplace_back(std::move(step));
   }
-  if (step.bytes > budgetBytes_) {
-    uint64_t wanted = step.bytes;
-    try {
-      playOn(std::to_string(budgetBytes_), silentConfig(RunBudget{budgetBytes_}.config(std::nullopt)), step);
-    } catch (const Error &error) {
-      if (error.code() != ErrorCode::BudgetInfeasible && error.code() != ErrorCode::DeviceOom)
-        throw;
-      step = {.strategy = strategy, .rank = step.rank};
-      step.why = "a step takes " + sizeText(wanted) + " as it is, there are " + sizeText(budgetBytes_) +
-                 ", and by a plan: " + error.what();
-    }
-  }
+  if (step.bytes > budgetBytes_)
+    playByPlan(step);
   return steps_.emplace_back(std::move(step));
+}
+
+//===----------------------------------------------------------------------===//
+// Pipelines
+//===----------------------------------------------------------------------===//
+
+/// Plays ranks beside each other, each on a thread. Throws what the first of them has thrown that was not ended by
+/// another.
+static void playTogether(std::vector<RankStep> &steps,
+                         const std::function<void(RankStep &, std::shared_ptr<VirtualGroup>)> &playOne) {
+  auto group = std::make_shared<VirtualGroup>(int(steps.size()));
+  std::vector<std::exception_ptr> thrown(steps.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < steps.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        playOne(steps[rank], group);
+      } catch (const std::exception &error) {
+        auto *known = dynamic_cast<const Error *>(&error);
+        if (!known || known->code() != ErrorCode::RankFailed)
+          thrown[rank] = std::current_exception();
+        group->end(error.what());
+      }
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  for (const std::exception_ptr &each : thrown)
+    if (each)
+      std::rethrow_exception(each);
+}
+
+RankStep RankForecast::playPipeline() const {
+  std::vector<RankStep> steps;
+  for (int rank = 0; rank < run_.ranks; ++rank)
+    steps.push_back({.strategy = Sharding::Modules, .rank = rank});
+  try {
+    playTogether(steps, [&](RankStep &step, std::shared_ptr<VirtualGroup> group) {
+      playOn(allMemory, std::nullopt, step, std::move(group));
+    });
+    auto isOver = [&](const RankStep &step) { return step.bytes > budgetBytes_; };
+    if (std::ranges::any_of(steps, isOver))
+      playTogether(steps, [&](RankStep &step, std::shared_ptr<VirtualGroup> group) {
+        isOver(step) ? playByPlan(step, std::move(group)) : playOn(allMemory, std::nullopt, step, std::move(group));
+      });
+  } catch (const Error &error) { // by this strategy, or these stages
+    if (error.code() != ErrorCode::Unsupported && error.code() != ErrorCode::InvalidArgument)
+      throw;
+    steps[0].why = error.what();
+    return std::move(steps[0]);
+  }
+  for (RankStep &step : steps)
+    if (!step.fits())
+      return std::move(step);
+  double seconds = std::ranges::max_element(steps, {}, &RankStep::seconds)->seconds;
+  RankStep &most = *std::ranges::max_element(steps, {}, &RankStep::bytes);
+  most.seconds = seconds;
+  return std::move(most);
 }
 
 const RankStep *RankForecast::fastest() const {

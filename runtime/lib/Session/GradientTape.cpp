@@ -70,6 +70,22 @@ void GradientTape::play(Play which, EventSink *events) {
   }
 }
 
+GradientTape::Recording GradientTape::takeSteps() {
+  auto from = ptrdiff_t(kept_);
+  Recording taken{std::exchange(steps_, {}),
+                  {std::make_move_iterator(gradients_.begin() + from), std::make_move_iterator(gradients_.end())},
+                  {producers_.begin() + from, producers_.end()}};
+  dropSteps();
+  return taken;
+}
+
+void GradientTape::putSteps(Recording recording) {
+  dropSteps();
+  steps_ = std::move(recording.steps);
+  std::ranges::move(recording.gradients, std::back_inserter(gradients_));
+  std::ranges::copy(recording.producers, std::back_inserter(producers_));
+}
+
 void GradientTape::dropSteps() {
   steps_.clear();
   gradients_.resize(kept_);

@@ -38,6 +38,11 @@ public:
     std::vector<Tensor> updated;
   };
 
+  /// The step and the output that a value comes from.
+  struct Producer {
+    uint32_t step = UINT32_MAX, output = 0;
+  };
+
   /// Makes a tape whose values 0 to `kept` - 1 are parameters: their gradients stay until drop().
   explicit GradientTape(size_t kept = 0) : kept_(kept), gradients_(kept), producers_(kept) {}
 
@@ -66,6 +71,15 @@ public:
   /// gradients of their outputs. Throws what Module::backward throws.
   void play(Play which, EventSink *events);
 
+  /// The steps of a batch, and the values that are not kept, while another batch has the tape.
+  struct Recording {
+    std::vector<Step> steps;
+    std::vector<Tensor> gradients;
+    std::vector<Producer> producers;
+  };
+  /// Takes them off the tape; and puts them back, on a tape without steps.
+  Recording takeSteps();
+  void putSteps(Recording recording);
   /// Forgets steps, and the values that are not kept.
   void dropSteps();
   /// Forgets everything, sums of kept values too.
@@ -75,9 +89,6 @@ private:
   /// Returns true if backward of the step that makes the value takes a gradient of it.
   bool isTaken(ValueId value) const;
 
-  struct Producer {
-    uint32_t step = UINT32_MAX, output = 0;
-  };
   size_t kept_;
   std::vector<Step> steps_;
   std::vector<Tensor> gradients_;

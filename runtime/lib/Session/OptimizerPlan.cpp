@@ -89,6 +89,8 @@ static OptimizerValue resolveInBackward(const Module &module, size_t index, cons
 
 OptimizerPlan planOptimizer(const Module &module, size_t index, const ParameterTable &table) {
   OptimizerPlan plan;
+  if (module.isElsewhere()) // its rank makes its updates
+    return plan;
   plan.isInBackward = module.updatesInBackward();
   plan.optimizer = module.find(plan.isInBackward ? "backward" : "optimizer");
   plan.gradNorm = plan.isInBackward ? nullptr : module.find("grad_norm");

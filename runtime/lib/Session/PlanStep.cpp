@@ -48,6 +48,7 @@ TwinParts twinParts(const StepToPlan &step) {
   parts.options.wires = step.options.wires;
   // Where gradients go to their owners, they are gone in the midst of backward, and parameters are not there before they
   // are gathered; otherwise what is sent stays where it is.
+  // A pipeline has other modules, and several batches under way.
   if (step.options.sharding >= Sharding::Gradients) {
     parts.options.collectives = step.options.collectives;
     parts.options.sharding = step.options.sharding;

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Services/Actors/PrecisionActor.h"
+#include "SessionPipeline.h"
 #include "SessionState.h"
 #include "SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
@@ -118,7 +119,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   if (services && services->statesLeave() == StatesLeave::Always)
     holdGradients();
   allocateStates(stateDescs);
-  streamed->takeFromSlab(device, values);
+  streamed->takeFromSlab(device, values, [this](size_t slot) { return isElsewhere(slot); });
   startPrecision();
   checkCanBeShared();
   leaveElsewhere();
@@ -256,6 +257,7 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
                                                 std::to_string(s.waiting) + " batches of one wait for optimize()");
   auto sizes = std::make_unique<State::Sizes>();
   sizes->modules = makeModules(s.device, std::move(given));
+  s.leaveModules(sizes->modules);
   auto differs = [](const Module &module, const std::string &what) {
     return Error(ErrorCode::InvalidArgument, "module \"" + module.name() + "\" for batches of other extents " + what);
   };
@@ -352,7 +354,7 @@ Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
 TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batch) const {
   TensorMap placed = batch;
   const std::vector<Module> &modules = modulesNow();
-  for (size_t m = 0; m < modules.size(); ++m)
+  for (auto [m, end] = ownModules(); m < end; ++m)
     for (size_t i = 0; i < modules[m].inputs().size(); ++i) {
       if (wiring[m][i])
         continue;
@@ -373,8 +375,8 @@ TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batc
 /// random ops alone and micro-batches share a step, hence the others get seeds
 /// of their own: odd multiples of the golden ratio of 2^64 keep them apart.
 int64_t Session::State::seedOf(size_t module) const {
-  uint64_t batch = uint64_t(waiting);
-  if (isShared()) // as if one rank had the batches of all
+  uint64_t batch = uint64_t(isPipelined() ? batchAtHand : waiting);
+  if (isShared() && !isPipelined()) // as if one rank had the batches of all
     batch = batch * uint64_t(options.collectives->ranks()) + uint64_t(options.collectives->rank());
   uint64_t stream = batch << 20 | module;
   return int64_t(uint64_t(options.seed) + stream * 0x9E3779B97F4A7C15u);
@@ -411,6 +413,12 @@ static TensorMap byName(std::span<const Value> outputs, const std::vector<Tensor
   return map;
 }
 
+/// Returns true if some module has a loss.
+static bool hasLoss(std::span<const ModulePorts> modules) {
+  return std::ranges::any_of(
+      modules, [](const ModulePorts &module) { return std::ranges::any_of(module.outputs, isLoss); });
+}
+
 /// Records the forwards; the batch's tensors by name are values, too.
 std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch) {
   batchValues.clear();
@@ -420,8 +428,11 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
     if (plans[m].isInForward && !modules[m].updatesInForward())
       makeDeferred();
   std::vector<std::vector<Tensor>> outputs(modules.size());
+  std::vector<std::vector<GradientTape::ValueId>> ids(modules.size());
+  if (passage)
+    passage->enter(modules, tape, outputs, ids);
   std::vector<Tensor> found;
-  for (size_t m = 0; m < modules.size(); ++m) {
+  for (auto [m, end] = ownModules(); m < end; ++m) {
     const Module &module = modules[m];
     ForwardResult result;
     if (deferred && plans[m].isInForward) {
@@ -437,7 +448,7 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
       step.parameters.push_back(GradientTape::ValueId(table.slotOf(m, parameter.name)));
     for (size_t i = 0; i < module.inputs().size(); ++i) {
       if (const auto &ref = wiring[m][i]) {
-        step.inputs.push_back(tape.steps()[ref->module].outputs[ref->output]);
+        step.inputs.push_back(ids[ref->module][ref->output]);
         continue;
       }
       auto [value, isNew] = batchValues.try_emplace(module.inputs()[i].name, 0);
@@ -456,11 +467,14 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
     }
     if (plans[m].isInBackward)
       step.given = updateInputs(m);
+    ids[m] = step.outputs;
     tape.record(std::move(step));
   }
   deferred.reset();
   isUpdating = false;
-  if (found.empty())
+  if (passage)
+    passage->leave(outputs, ids);
+  if (found.empty() && !hasLoss(portsNow()))
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
   lastOutputs = byName(portsNow().back().outputs, outputs.back());
@@ -473,7 +487,7 @@ void Session::State::runBackward() {
   isUpdating = updatesInBackward();
   // Which backward is the last is known where a step's batches were given at once.
   // Beside parameters that are gathered all send at the same places among them, or behind.
-  bool sends = isShared() && !sendsBehind && waiting + 1 == int64_t(announced.size());
+  bool sends = isShared() && !isPipelined() && !sendsBehind && waiting + 1 == int64_t(announced.size());
   if (sends)
     reduction->beginBackward(modulesNow(), tape, options.events, mayAddInBackward());
   tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
@@ -494,6 +508,8 @@ void Session::State::runBackward() {
   for (const auto &[name, value] : batchValues)
     if (Tensor &gradient = tape.gradient(value))
       inputGradients[name] = std::move(gradient);
+  if (passage)
+    passage->takeGradients(tape);
   tape.dropSteps();
 }
 
@@ -505,7 +521,8 @@ void Session::State::drop() {
   squares.clear();
   inputGradients.clear();
   lateFailure.reset();
-  waiting = 0;
+  waiting = batchAtHand = 0;
+  batchLosses.clear();
   lossSum = 0;
   isOverflowed = false;
 }
@@ -517,12 +534,25 @@ void Session::State::abort() {
     services->abortStep();
 }
 
+void Session::State::noteLoss(double loss) {
+  if (std::isfinite(loss))
+    return;
+  if (options.lossScaling && options.lossScaling->canFall())
+    isOverflowed = true; // a step to be skipped
+  else if (!lateFailure)
+    lateFailure.emplace(ErrorCode::NanLoss, "step " + std::to_string(step + 1) + ": the loss is " +
+                                                std::to_string(loss) +
+                                                "; parameters and optimizer state are those of step " +
+                                                std::to_string(step) +
+                                                "; try a smaller learning rate or look at the batch");
+}
+
 double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   std::optional<double> badLoss;
   try {
     if (!s.waiting && s.announced.empty())
-      s.beginShared(0);
+      s.beginShared({});
     s.requireWhole();
     s.requireValues();
     for (const Module &module : s.modules)
@@ -531,8 +561,8 @@ double Session::forwardBackward(const TensorMap &batch) {
                     "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
     s.checkInBackward();
     if (s.sharesGradients() && s.announced.empty())
-      throw Error(ErrorCode::InvalidArgument, "ranks that have the sums of some gradients alone take whole steps, in whose "
-                                              "last backward the sums are made: give all batches to step()");
+      throw Error(ErrorCode::InvalidArgument, "ranks that have the sums of some gradients alone, or some modules, take whole "
+                                              "steps: give all batches to step()");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       if (calibrationSamples())
@@ -555,18 +585,9 @@ double Session::forwardBackward(const TensorMap &batch) {
     auto readLoss = [&] {
       for (const Tensor &each : losses)
         loss += each.item();
-      if (!std::isfinite(loss)) {
-        if (s.options.lossScaling && s.options.lossScaling->canFall())
-          s.isOverflowed = true; // a step to be skipped
-        else
-          badLoss = loss;
-      }
-      if (badLoss && !s.lateFailure)
-        s.lateFailure.emplace(ErrorCode::NanLoss, "step " + std::to_string(s.step + 1) + ": the loss is " +
-                                                      std::to_string(loss) +
-                                                      "; parameters and optimizer state are those of step " +
-                                                      std::to_string(s.step) +
-                                                      "; try a smaller learning rate or look at the batch");
+      s.noteLoss(loss);
+      if (s.lateFailure)
+        badLoss = loss;
       if (s.lateFailure && !s.gathersMore)
         throw *std::exchange(s.lateFailure, std::nullopt);
     };
@@ -646,13 +667,16 @@ TensorMap Session::evaluate(const TensorMap &batch) {
     throw;
   }
   s.meetToGather(evaluationMeeting);
+  s.agreeToEvaluate();
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
   EventSink::PhasesApart apart(s.options.events);
   try {
     if (s.services)
       s.services->beginEvaluation();
-    for (size_t m = 0; m < modules.size(); ++m)
+    if (s.isPipelined())
+      outputs.back() = s.evaluatePipeline(wiring, placed);
+    for (size_t m = 0; m < modules.size() && !s.isPipelined(); ++m)
       outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
     if (s.services)
       s.services->endEvaluation();
@@ -683,8 +707,9 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->precision->calibrate(microBatches);
   }
   State::StepSizes step;
+  state_->cause.reset();
   try {
-    state_->beginShared(microBatches.size());
+    state_->beginShared(microBatches);
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);
@@ -701,9 +726,17 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   } announced{*state_};
   state_->announced = std::move(step);
   state_->rates = rates;
-  for (const TensorMap &batch : microBatches)
-    forwardBackward(batch);
-  return optimize(rates, hooks);
+  try {
+    if (state_->isPipelined())
+      state_->runPipeline(microBatches);
+    for (const TensorMap &batch : microBatches.first(state_->isPipelined() ? 0 : microBatches.size()))
+      forwardBackward(batch);
+    return optimize(rates, hooks);
+  } catch (const std::exception &) {
+    if (state_->cause) // what another rank says of it
+      throw *std::exchange(state_->cause, std::nullopt);
+    throw;
+  }
 }
 
 } // namespace segue::inline runtime

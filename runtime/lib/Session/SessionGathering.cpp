@@ -24,6 +24,8 @@
 namespace segue::inline runtime {
 
 std::optional<int> Session::State::rankOf(size_t slot) const {
+  if (isPipelined() && shards)
+    return shards->rankOf(slot);
   if (!isGathered() || !shards || !table.infos()[slot].trained || !streamed->has(slot))
     return std::nullopt;
   return shards->rankOf(slot);
@@ -50,16 +52,21 @@ void Session::State::wantRing() {
 }
 
 void Session::State::leaveElsewhere() {
-  if (!isGathered() || !shards)
+  if (!(isGathered() || isPipelined()) || !shards)
+    return;
+  for (size_t slot = 0; slot < table.size(); ++slot)
+    if (isElsewhere(slot))
+      values[slot] = streamed->standIn(device, slot,
+                                       "lives on rank " + std::to_string(shards->rankOf(slot)) +
+                                           (isPipelined() ? " alone, which runs its module (pipeline)"
+                                                          : " alone and comes with its block (zero3)") +
+                                           "; ask there, or save a checkpoint");
+  if (isPipelined())
     return;
   uint64_t shared = 0, stays = 0;
   std::string first;
   for (size_t slot = 0; slot < table.size(); ++slot) {
     const ParameterInfo &info = table.infos()[slot];
-    if (isElsewhere(slot))
-      values[slot] = streamed->standIn(device, slot,
-                                       "lives on rank " + std::to_string(shards->rankOf(slot)) +
-                                           " alone and comes with its block (zero3); ask there, or save a checkpoint");
     (rankOf(slot) ? shared : stays) += info.trained ? info.desc.spanBytes() : 0;
     if (info.trained && !rankOf(slot) && first.empty())
       first = info.key;
@@ -74,7 +81,7 @@ void Session::State::leaveElsewhere() {
 }
 
 void Session::State::meetToGather(std::string_view what, const std::string &failure) const {
-  if (!isGathered())
+  if (!isGathered() && !isPipelined())
     return;
   std::vector<std::string> told = options.collectives->exchange(what, failure);
   for (size_t rank = 0; rank < told.size() && failure.empty(); ++rank)
@@ -95,7 +102,7 @@ void Session::gatherParameters(const std::function<void(const ParameterInfo &, c
   static constexpr std::string_view meeting = "parameters are gathered";
   State &s = *state_;
   try {
-    if (s.isGathered()) {
+    if (s.isGathered() || s.isPipelined()) {
       s.requireValues();
       s.flush();
     }
@@ -119,7 +126,7 @@ void Session::gatherParameters(const std::function<void(const ParameterInfo &, c
       take(info, s.isElsewhere(slot) ? value : s.values[slot]);
     }
   } catch (const std::exception &error) { // others wait for those that are left
-    if (s.isGathered())
+    if (s.isGathered() || s.isPipelined())
       s.options.collectives->abandon(error.what());
     throw;
   }

@@ -9,7 +9,8 @@
 // they train before the first step, and meet three times in each: before it begins, when
 // gradients have been added up, which begins while backward runs, and before the first
 // parameter is written. Where each has some gradients alone they meet for their norm, too, and
-// before the first block where it has some parameters alone. A rank whose step fails says so at
+// before the first block where it has some parameters alone. In a pipeline all have the same
+// batches, and modules of their own. A rank whose step fails says so at
 // the meeting that is next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
@@ -47,7 +48,19 @@ void Session::State::checkCanBeShared() const {
            "it off");
 }
 
-void Session::State::beginShared(size_t batches) {
+/// Returns a hash of what batches hold, by which ranks find out that they have the same.
+static uint64_t hashOfBatches(std::span<const TensorMap> batches) {
+  HashOfPieces hash;
+  for (const TensorMap &batch : batches)
+    for (const auto &[name, tensor] : batch) {
+      hash.add(name.data(), name.size() + 1);
+      if (tensor)
+        forEachPiece(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes.data(), bytes.size()); });
+    }
+  return hash.value();
+}
+
+void Session::State::beginShared(std::span<const TensorMap> batches) {
   if (!isShared())
     return;
   hasTold = false;
@@ -55,7 +68,11 @@ void Session::State::beginShared(size_t batches) {
   if (reduction)
     reduction->beginStep();
   gathersMore = false;
-  std::vector<StepWord> words = meetOnce({.wantsToAgree = !hasAgreed, .batches = int64_t(batches)});
+  StepWord own{.wantsToAgree = !hasAgreed, .batches = int64_t(batches.size())};
+  if (isPipelined() && device->hasBytes())
+    own.batchHash = hashOfBatches(batches);
+  std::vector<StepWord> words = meetOnce(own);
+  requireSameBatches(words);
   for (size_t rank = 1; rank < words.size() && isGathered(); ++rank)
     if (words[rank].batches != words[0].batches) {
       hasTold = true; // every rank finds it
@@ -107,8 +124,15 @@ Json Session::State::trainedAsJson() const {
         {ring.prefetchWindowBlocks, ring.maxInflightTransfers, device->runsInline()};
     told["how often parameters were set or loaded"] = timesGiven;
   }
+  if (isPipelined()) {
+    Json &stages = told["the number of modules of each rank"] = Json::array();
+    for (int rank = 0; rank < options.collectives->ranks(); ++rank)
+      stages.push_back(shards->stages()->end(rank) - shards->stages()->begin(rank));
+    told["how often parameters were set or loaded"] = timesGiven;
+  }
   GradientReduction order(options.collectives);
-  order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);
+  if (!isPipelined())
+    order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);
   Json &messages = told["the order in which gradients are sent"] = Json::array();
   for (const GradientReduction::Message &message : order.messages())
     messages.push_back(message.slots);
@@ -171,7 +195,8 @@ void Session::State::agree() {
     throw;
   }
   reduction.emplace(options.collectives);
-  reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
+  if (!isPipelined()) // where each has all gradients of its own
+    reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
   leaveHostToMessages();
   hasTold = false;
   hasAgreed = true;
@@ -250,16 +275,22 @@ static std::vector<float> numbersOf(const std::string &hex) {
 
 static std::string textOf(const StepWord &word) {
   // Numbers cross with all their bits.
+  std::vector<uint64_t> losses;
+  for (double loss : word.losses)
+    losses.push_back(std::bit_cast<uint64_t>(loss));
   return textOf(Json::array({word.hasFailed, word.isOverflowed, word.holdsGradients, word.wantsToAgree, word.batches,
                              std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
-                             word.why, hexOf(word.squares)}));
+                             word.why, hexOf(word.squares), word.isEcho, losses, word.batchHash}));
 }
 
 static StepWord wordOf(const std::string &text) {
   Json told = Json::parse(text);
+  std::vector<double> losses;
+  for (const Json &loss : told[11])
+    losses.push_back(std::bit_cast<double>(loss.get<uint64_t>()));
   return {told[0], told[1], told[2], told[3], told[4], std::bit_cast<double>(told[5].get<uint64_t>()),
           std::bit_cast<double>(told[6].get<uint64_t>()), told[7].get<std::vector<double>>(), told[8],
-          numbersOf(told[9])};
+          numbersOf(told[9]), told[10], std::move(losses), told[12]};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
@@ -268,8 +299,10 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_
   for (const std::string &text :
        ranks.exchange("step " + std::to_string(step) + ", " + std::string(meeting), textOf(own)))
     words.push_back(wordOf(text));
-  for (size_t rank = 0; rank < words.size() && !own.hasFailed; ++rank)
-    if (words[rank].hasFailed)
+  // Who has failed by itself is named before who could not go on for that.
+  for (size_t i = 0; i < 2 * words.size() && (!own.hasFailed || own.isEcho); ++i)
+    if (size_t rank = i % words.size();
+        words[rank].hasFailed && words[rank].isEcho == (i >= words.size()) && rank != size_t(ranks.rank()))
       throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot take step " + std::to_string(step) + ": " +
                                              words[rank].why + "; parameters and optimizer state are those of step " +
                                              std::to_string(step - 1) + " on every rank");
@@ -291,16 +324,21 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
+  bool isEcho = known && known->details<NotSent>() && isPipelined();
   try {
     // A transport that has failed reaches nobody.
-    if ((known && known->code() == ErrorCode::RankFailed) || (gathersMore && !gatherRest()))
+    if ((known && known->code() == ErrorCode::RankFailed && !isEcho) || (gathersMore && !gatherRest()))
       options.collectives->abandon(error.what());
     else {
       if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())
         reduction->sendNothing(device);
-      meet(*options.collectives, step + 1, meetingsOfStep()[meetings], {.hasFailed = true, .why = error.what()});
+      meet(*options.collectives, step + 1, meetingsOfStep()[meetings],
+           {.hasFailed = true, .why = error.what(), .isEcho = isEcho});
     }
-  } catch (const std::exception &) { // they are told by their own calls
+  } catch (const Error &told) { // the others are told by their own calls
+    if (isEcho)
+      cause = told;
+  } catch (const std::exception &) {
   }
 }
 
@@ -362,8 +400,16 @@ void Session::State::sendGradients() {
 int64_t Session::State::addOverRanks(StepResult &result) {
   if (!isShared())
     return waiting;
-  sendGradients();
-  StepWord own{.isOverflowed = isOverflowed, .batches = waiting, .lossSum = lossSum};
+  if (!isPipelined())
+    sendGradients();
+  StepWord own{.isOverflowed = isOverflowed, .batches = waiting, .lossSum = lossSum, .losses = batchLosses};
+  if (isPipelined()) {
+    std::vector<StepWord> words = meetOnce(own);
+    for (const StepWord &word : words)
+      isOverflowed |= word.isOverflowed;
+    result.loss = meanLoss(words);
+    return waiting;
+  }
   int64_t batches = 0;
   double losses = 0;
   for (const StepWord &word : meetOnce(own)) {

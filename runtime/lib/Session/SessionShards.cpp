@@ -29,9 +29,12 @@ void Session::State::shareOptimizers() {
     return;
   if (options.shards) { // the modules are shares
     shards = options.shards;
-    return;
+    return leaveModules(modules);
   }
-  shards = std::make_shared<ShardedStates>(modules, table, options.collectives->ranks());
+  int ranks = options.collectives->ranks();
+  shards = isPipelined()
+               ? std::make_shared<ShardedStates>(modules, table, PipelineStages(modules, options.stages, ranks))
+               : std::make_shared<ShardedStates>(modules, table, ranks);
   for (size_t m = 0; m < modules.size(); ++m)
     modules[m] = shards->shareOf(modules[m], m, table, options.collectives->rank(), options.sharding);
 }
@@ -123,7 +126,12 @@ void Session::State::leaveHostToMessages() {
   for (const GradientReduction::Message &message : reduction->messages())
     for (std::vector<uint64_t> &sum = sums.emplace_back(); size_t slot : message.slots)
       sum.push_back(TensorDesc(table.infos()[slot].desc.shape, ElementType::f32).spanBytes());
-  if (shards) {
+  if (isPipelined()) { // what a stage reads and gives at most, of two batches, with gradients
+    for (auto [m, end] = ownModules(); m < end; ++m)
+      for (const std::vector<Value> *values : {&modules[m].inputs(), &modules[m].outputs()})
+        for (const Value &value : *values)
+          gathered.resize(gathered.size() + 4, {value.desc().spanBytes()});
+  } else if (shards) {
     auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
     for (const auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes(), isSent))
       for (std::vector<uint64_t> &update = updates.emplace_back(); size_t slot : slots)
@@ -139,7 +147,7 @@ void Session::State::leaveHostToMessages() {
 void Session::State::shareUpdates(int64_t number) {
   // A plan has parameters on the device when a step begins, and finds out in its step which have come home instead.
   bool isTwin = shards == options.shards;
-  if (!shards || isTwin)
+  if (!shards || isTwin || isPipelined()) // or nobody else has any use for them
     return;
   Collectives &ranks = *options.collectives;
   auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };

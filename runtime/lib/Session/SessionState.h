@@ -43,6 +43,12 @@ struct StepWord {
   std::string why;
   /// The squares of gradients in the order of ShardedStates::squares(), 0 for those of other ranks.
   std::vector<float> squares;
+  /// The rank has failed for the want of what another one was to send, which says why itself.
+  bool isEcho = false;
+  /// In a pipeline: the losses of each batch, in the order of modules, 0 for those of other ranks; and a hash of the
+  /// batches that the rank was given.
+  std::vector<double> losses;
+  uint64_t batchHash = 0;
 };
 
 struct Session::State {
@@ -115,6 +121,10 @@ struct Session::State {
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
+  /// Notes the loss of a batch that is none: it has the step skipped, or ends it.
+  void noteLoss(double loss);
+  /// Returns the modules that this rank runs, and up to where.
+  std::pair<size_t, size_t> ownModules() const;
   /// Returns true if sums of several batches may be made in the midst of backward, as no service moves them.
   bool mayAddInBackward() const { return !residency && !(services && services->wantsPlan()); }
   /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
@@ -189,6 +199,29 @@ struct Session::State {
   bool isSharded() const { return isShared() && options.sharding != Sharding::None; }
   /// Returns true if parameters come from the ranks that have them (SessionGathering.cpp).
   bool isGathered() const { return isShared() && options.sharding == Sharding::Parameters; }
+  /// Returns true if each of them has modules of its own (SessionPipeline.cpp).
+  bool isPipelined() const { return isShared() && options.sharding == Sharding::Modules; }
+  /// Takes the programs of modules that other ranks run out of these.
+  void leaveModules(std::vector<Module> &modules) const;
+  /// Runs forward and backward of all batches of a step, in the order of a pipeline.
+  void runPipeline(std::span<const TensorMap> batches);
+  /// Throws where ranks were not given the same batches.
+  void requireSameBatches(const std::vector<StepWord> &words);
+  /// Returns the mean of the losses of all ranks, added up as one rank adds them.
+  double meanLoss(const std::vector<StepWord> &words) const;
+  /// Has the ranks of a pipeline agree on what is evaluated, as before a step: on the seed, too.
+  void agreeToEvaluate();
+  /// Returns the outputs of the last module for a batch, on every rank.
+  std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed);
+  struct Passage;
+  class PipelineStep;
+  /// What comes from the stage before and goes to the next one in the batch at hand; null outside of a pipeline's
+  /// batch.
+  Passage *passage = nullptr;
+  /// The number of the batch at hand within the step of a pipeline; elsewhere that is `waiting`.
+  int64_t batchAtHand = 0;
+  /// The losses of the step under way, as StepWord has them.
+  std::vector<double> batchLosses;
   /// Returns the rank that alone has the parameter, or nothing where every rank has it.
   std::optional<int> rankOf(size_t slot) const;
   bool isElsewhere(size_t slot) const;
@@ -207,8 +240,8 @@ struct Session::State {
   bool gathersMore = false;
   /// Notes that it has none any more, and which there were.
   void endGathering();
-  /// Gathers, in a step that has failed here, what is left for the others to gather, as it was in a step before. Returns
-  /// false where that is not known or fails.
+  /// Gathers, in a step that has failed here, what is left for the others to gather, as it was in a step before.
+  /// Returns false where that is not known or fails.
   bool gatherRest() noexcept;
   /// A Gathering is one of a block, behind so many messages with gradients. These of the step under way.
   struct Gathering {
@@ -261,8 +294,10 @@ struct Session::State {
   int64_t addOverRanks(StepResult &result);
   /// Returns when every rank is ready to write parameters.
   void agreeToUpdate(const StepResult &result, const LearningRates &rates);
-  /// Has other ranks know at their next meeting that this one cannot go on, unless they know.
+  /// Has other ranks know at their next meeting that this one cannot go on, unless they know. Where it cannot for the
+  /// want of what another one was to send, `cause` is what that one says.
   void tellFailure(const std::exception &error) noexcept;
+  std::optional<Error> cause;
   bool hasAgreed = false, hasTold = false;
   /// The parameters of each rank; nothing where every rank updates all.
   std::shared_ptr<const ShardedStates> shards;
@@ -272,7 +307,7 @@ struct Session::State {
   std::optional<GradientReduction> reduction;
   /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
   /// since, it is agreed on what is trained.
-  void beginShared(size_t batches);
+  void beginShared(std::span<const TensorMap> batches);
   /// The meetings that the step under way has had, and what those of a step are about.
   size_t meetings = 0;
   std::span<const std::string_view> meetingsOfStep() const;

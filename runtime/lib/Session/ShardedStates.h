@@ -8,8 +8,8 @@
 // Where optimizer states are sharded, each trained parameter has one rank that has its
 // states and makes its updates: the optimizers of this rank's modules are sliced to those
 // of its own parameters. Where gradients are, too, it alone has the sum of the gradient, and
-// the programs of the norm are sliced in the same way. All ranks come to the same shares, as
-// they train the same.
+// the programs of the norm are sliced in the same way. In a pipeline a rank has all of this of
+// the modules of its stage. All ranks come to the same shares, as they train the same.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,6 +17,7 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
 
 #include "ParameterTable.h"
+#include "PipelineStages.h"
 #include "segue/runtime/Session/Session.h"
 #include <map>
 
@@ -26,9 +27,13 @@ class ShardedStates {
 public:
   /// Shares the parameters out over `ranks`, by the bytes of their states and of themselves.
   ShardedStates(std::span<const Module> modules, const ParameterTable &table, int ranks);
+  /// Gives each rank the parameters, frozen ones too, of its stage. Throws Unsupported for one that two stages share.
+  ShardedStates(std::span<const Module> modules, const ParameterTable &table, PipelineStages stages);
 
   /// Returns the rank that updates a trained parameter.
   int rankOf(size_t slot) const { return rankOf_[slot]; }
+  /// Returns the stages of a pipeline; null where every rank has all modules.
+  const PipelineStages *stages() const { return stages_ ? &*stages_ : nullptr; }
   /// Returns a module of these whose optimizer updates the parameters of `rank` alone, and from Sharding::Gradients on
   /// whose norm is that of their gradients.
   Module shareOf(const Module &module, size_t index, const ParameterTable &table, int rank, Sharding sharding) const;
@@ -44,6 +49,12 @@ public:
   const std::map<std::string, State> &states() const { return states_; }
 
 private:
+  /// The states of all modules, by whose parameters they are of; no rank has them yet.
+  using SlotsOfStates = std::vector<std::pair<std::string, size_t>>;
+  SlotsOfStates findStates(std::span<const Module> modules, const ParameterTable &table);
+  void shareStates(const SlotsOfStates &slots);
+
+  std::optional<PipelineStages> stages_;
   std::vector<int> rankOf_;
   std::vector<std::vector<size_t>> squares_;
   std::map<std::string, State> states_;

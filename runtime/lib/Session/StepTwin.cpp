@@ -487,8 +487,10 @@ uint64_t StepTwin::restBytes(bool withStates) {
   };
   if (!state.session)
     return bytes;
+  std::vector<std::string> elsewhere = state.session->parametersElsewhere();
   for (const ParameterInfo &info : state.session->parameters())
-    if (!inRing.contains(info.members.front().module + "." + info.members.front().name))
+    if (!inRing.contains(info.members.front().module + "." + info.members.front().name) &&
+        std::ranges::find(elsewhere, info.key) == elsewhere.end())
       add(state.session->parameter(info.key));
   for (const auto &[key, tensor] : state.session->state())
     if (withStates)
@@ -568,8 +570,8 @@ static CertifiedPlan certifyOnce(const ResidencyPlanner &planner, uint64_t bytes
   return least;
 }
 
-/// Where a budget is too small, what is named is certified itself, and a byte less is not: the plan that keeps the least
-/// is seldom the one that is packed into the least. A search that finds ever less ends somewhere.
+/// Where a budget is too small, what is named is certified itself, and a byte less is not: the plan that keeps the
+/// least is seldom the one that is packed into the least. A search that finds ever less ends somewhere.
 static constexpr int mostRounds = 16;
 
 template <typename Play>

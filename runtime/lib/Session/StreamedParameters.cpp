@@ -60,7 +60,8 @@ StreamedParameters::StreamedParameters(WeightStreamer *streamer, Residency *resi
     if (const Program *backward = modules[m].find("backward"))
       streamer_->add(StepPhase::Backward, modules[m].name(), *backward, sourcesOf(m));
   for (size_t m = 0; m < modules.size(); ++m)
-    streamer_->addEvaluation(modules[m].name(), evaluated(modules[m]), sourcesOf(m));
+    if (!modules[m].isElsewhere())
+      streamer_->addEvaluation(modules[m].name(), evaluated(modules[m]), sourcesOf(m));
   for (size_t m = 0; m < modules.size() && !rankOf_; ++m)
     if (plans[m].ownsParameters && plans[m].optimizer && !plans[m].isInBackward &&
         keepsToBlocks(*streamer_, modules[m], *plans[m].optimizer))
@@ -83,7 +84,8 @@ void StreamedParameters::addSizes(const std::vector<Module> &modules, const std:
       for (const char *name : {"forward", "backward"})
         if (const Program *program = modules[m].find(name), *first = like[m].find(name); program && first)
           call(m, *program, *first);
-      call(m, evaluated(modules[m]), evaluated(like[m]));
+      if (!modules[m].isElsewhere())
+        call(m, evaluated(modules[m]), evaluated(like[m]));
     }
   };
   forEach([&](size_t m, const Program &program, const Program &first) {
@@ -109,6 +111,9 @@ void StreamedParameters::findResidents(const std::vector<Module> &modules, const
     return uses;
   };
   for (size_t m = 0; m < modules.size(); ++m) {
+    for (const std::vector<Value> *values : {&modules[m].parameters(), &modules[m].frozen()})
+      for (size_t i = 0; arePlanned() && modules[m].isElsewhere() && i < values->size(); ++i)
+        streamed_[table_.slotOf(m, (*values)[i].name)] = false;
     for (std::string_view name : {"forward", "backward", "inference"})
       if (const Program *program = modules[m].find(name))
         note(m, *program);
@@ -174,7 +179,8 @@ static std::string nameIn(const SlabSource &slab, std::span<const ProgramWeight>
   return "";
 }
 
-void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values) {
+void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values,
+                                      const std::function<bool(size_t)> &isElsewhere) {
   std::shared_ptr<SlabSource> slab = streamer_ ? streamer_->slab() : nullptr;
   if (!slab)
     return;
@@ -184,7 +190,7 @@ void StreamedParameters::takeFromSlab(const DeviceRef &device, std::vector<Tenso
     std::span members =
         std::span(weights).subspan(std::exchange(next, next + info.members.size()), info.members.size());
     std::string name = info.trained ? "" : nameIn(*slab, members);
-    if (name.empty())
+    if (name.empty() || isElsewhere(slot))
       continue;
     backings_[slot] = {nullptr, name, ++lastBacking_};
     if (!has(slot)) {                              // it is served once, and stays

@@ -73,8 +73,9 @@ public:
   /// there.
   void setFile(size_t slot, std::shared_ptr<const SafetensorsFile> file, std::string name);
   /// Puts tensors that stand for them in the place of the frozen parameters that
-  /// the slab holds; their bytes are the slab's.
-  void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values);
+  /// the slab holds, but for those that another rank has; their bytes are the slab's.
+  void takeFromSlab(const DeviceRef &device, std::vector<Tensor> &values,
+                    const std::function<bool(size_t slot)> &isElsewhere);
   /// Sets how to read such a parameter as it was before it was quantised: that serves where
   /// the slab is damaged.
   void setOriginal(size_t slot, std::function<Tensor()> read);

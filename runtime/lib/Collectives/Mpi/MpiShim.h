@@ -37,7 +37,10 @@ struct SegueMpi {
   int (*reduceScatter)(const float *whole, float *part, int64_t count, double seconds, char *why);
   int (*allGather)(const void *part, void *whole, uint64_t bytes, double seconds, char *why);
   int (*broadcast)(void *data, uint64_t bytes, int root, double seconds, char *why);
-  int (*send)(const void *data, uint64_t bytes, int to, double seconds, char *why);
+  /** Sends a copy, and does not wait for the receiver. */
+  int (*send)(const void *data, uint64_t bytes, int to, char *why);
+  /** Goes on with what was sent, for a tenth of a millisecond at most. Returns 0 if nothing of it is left. */
+  int (*goOn)(void);
   int (*receive)(void *data, uint64_t bytes, int from, double seconds, char *why);
 };
 

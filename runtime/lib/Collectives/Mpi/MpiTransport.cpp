@@ -42,8 +42,9 @@ public:
     call([&](char *why) { return mpi_.broadcast(data, bytes, root, seconds_, why); });
   }
   void send(const void *data, uint64_t bytes, int to) override {
-    call([&](char *why) { return mpi_.send(data, bytes, to, seconds_, why); });
+    call([&](char *why) { return mpi_.send(data, bytes, to, why); });
   }
+  bool goOn() override { return failure_.empty() && mpi_.goOn(); }
   void receive(void *data, uint64_t bytes, int from) override {
     call([&](char *why) { return mpi_.receive(data, bytes, from, seconds_, why); });
   }

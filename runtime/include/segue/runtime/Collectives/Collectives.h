@@ -25,6 +25,7 @@
 #ifndef SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H
 #define SEGUE_RUNTIME_COLLECTIVES_COLLECTIVES_H
 
+#include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/Tensor.h"
 #include <memory>
 #include <span>
@@ -43,6 +44,12 @@ struct CollectiveFigures {
   /// before, and for the others.
   uint64_t meetings = 0;
   double meetingSeconds = 0;
+};
+
+/// A NotSent is what an error knows of a tensor that another rank was to send, and never had.
+struct __attribute__((visibility("default"))) NotSent : ErrorDetails {
+  explicit NotSent(int rank) : rank(rank) {}
+  int rank;
 };
 
 class Collectives {

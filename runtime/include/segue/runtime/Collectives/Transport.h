@@ -27,6 +27,8 @@
 
 namespace segue::inline runtime {
 
+class VirtualGroup;
+
 class Transport {
 public:
   virtual ~Transport() = default;
@@ -44,7 +46,11 @@ public:
   /// Writes the parts of all ranks, of `bytes` each, to `whole`, in their order.
   virtual void allGather(const void *part, void *whole, uint64_t bytes) = 0;
   virtual void broadcast(void *data, uint64_t bytes, int root) = 0;
+  /// Sends without waiting until the other rank asks for it: the data may be changed when this returns.
   virtual void send(const void *data, uint64_t bytes, int to) = 0;
+  /// Goes on for a short while with what was sent, in a library that does so in its calls alone; called while there is
+  /// nothing else to do. Returns false if there is nothing to go on with.
+  virtual bool goOn() { return false; }
   virtual void receive(void *data, uint64_t bytes, int from) = 0;
 
   /// Has calls that are under way end, here and on other ranks, and later ones fail. Any thread may call.
@@ -63,6 +69,8 @@ struct CollectiveOptions {
   bool addsInOrder = false;
   /// The links whose time operations take on a device of virtual time. Others take the time they take.
   std::optional<Interconnect> wires;
+  /// With `wires`, those whom such a device waits for; null: it waits for nobody.
+  std::shared_ptr<VirtualGroup> group;
 };
 
 /// Makes virtualRanks() of Interconnect.h with all options, of which `wires` have to be given.

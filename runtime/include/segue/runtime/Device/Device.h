@@ -75,6 +75,8 @@ struct WorkCost {
   /// The seconds that the entry takes whatever the figures of the device are, as those of an interconnect, beside what
   /// hostBytes take; 0 where these figures say it.
   double seconds = 0;
+  /// In virtual time, the entry begins at this time of Device::seconds() at the earliest.
+  double notBefore = 0;
 };
 
 /// A command names what a body gives, so that a device can give it once more without the body.

@@ -78,7 +78,12 @@ public:
   const std::vector<Value> &inputs() const { return inputs_; }
   const std::vector<Value> &outputs() const { return outputs_; }
 
-  bool hasBackward() const { return find("backward") != nullptr; }
+  /// Returns this module for a process in which it never runs, as another rank has it: it shows what it takes and
+  /// gives, and find() finds no program.
+  Module elsewhere() const;
+  bool isElsewhere() const { return isElsewhere_; }
+
+  bool hasBackward() const { return inFile("backward") != nullptr; }
   /// Returns true if backward updates parameters itself: it returns them in the place of
   /// their gradients, and also reads states of the optimizer and its scalars.
   bool updatesInBackward() const;
@@ -130,7 +135,7 @@ public:
                      EventSink *events = nullptr, std::vector<Tensor> *others = nullptr) const;
 
   /// Returns the program of that name, such as "optimizer" or "grad_norm", or null.
-  const Program *find(std::string_view program) const;
+  const Program *find(std::string_view program) const { return isElsewhere_ ? nullptr : inFile(program); }
 
 private:
   /// The origin of an input of backward: an output of forward, an input of forward, the
@@ -142,6 +147,7 @@ private:
     size_t index;
   };
 
+  const Program *inFile(std::string_view program) const;
   void joinBackward();
   std::vector<Tensor> gather(std::span<const Value> inputs, const Lookup &values) const;
   /// Runs forward, or what begins with its inputs and outputs; results behind these go into `others`, unless null.
@@ -153,6 +159,7 @@ private:
   std::string name_;
   std::vector<Value> parameters_, frozen_, hypers_, inputs_, outputs_;
   std::vector<BackwardInput> backwardInputs_;
+  bool isElsewhere_ = false;
 };
 
 } // namespace segue::inline runtime

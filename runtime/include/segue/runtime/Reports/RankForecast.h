@@ -39,7 +39,7 @@ struct RankRun {
   Interconnect wires;
   /// The bytes of device_dram that each rank may take; nothing for all that its device has.
   std::optional<uint64_t> budgetBytes;
-  /// The batches of one rank in a step.
+  /// The batches of one rank in a step; a pipeline takes those of all.
   size_t microBatches = 1;
   /// The bytes of a message, as CollectiveOptions has them; 0 for its default.
   uint64_t bucketBytes = 0;
@@ -68,6 +68,8 @@ struct RankStep {
   bool fits() const { return why.empty(); }
 };
 
+class VirtualGroup;
+
 class RankForecast {
 public:
   /// Takes the capacities and speeds of the device `spec`, which is opened only where nothing else can tell them, for
@@ -75,7 +77,8 @@ public:
   RankForecast(std::string_view spec, std::vector<SessionModule> modules, SessionOptions options, RankRun run);
 
   /// Plays the steps of the rank that takes the most. If they do not keep to the budget as they are, they are played by
-  /// a plan. A budget that no plan keeps to is an answer. Throws what Session throws.
+  /// a plan. A budget that no plan keeps to is an answer. Of a pipeline all ranks are played, each on a thread, as each
+  /// waits for others; a model of too few modules for it is an answer, too. Throws what Session throws.
   const RankStep &play(Sharding strategy);
 
   /// Returns what was played, in its order.
@@ -90,8 +93,15 @@ public:
 private:
   /// Returns the rank that has the most of states which ranks share out.
   int fullestRank() const;
-  /// Plays steps on a device of so many bytes, with `config` for its services.
-  void playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step) const;
+  /// Plays steps on a device of so many bytes, with `config` for its services, and as a part of `group`, if it is not
+  /// null.
+  void playOn(const std::string &dram, const std::optional<Config> &config, RankStep &step,
+              std::shared_ptr<VirtualGroup> group = nullptr) const;
+  /// Plays them by a plan, where they take too much without one.
+  void playByPlan(RankStep &step, std::shared_ptr<VirtualGroup> group = nullptr) const;
+  /// Plays all ranks of a pipeline beside each other, as many of them by a plan as need one. Returns the rank that
+  /// takes the most of its device, with the time of the slowest.
+  RankStep playPipeline() const;
 
   /// The spec of the twin that each rank is played on.
   std::string twin_;

@@ -92,10 +92,14 @@ enum class Sharding : int8_t {
   /// And parameters: each rank has those that it updates, and they come to the others by Weight Stagehand's ring,
   /// with their block, in forward and in backward (the third stage, FSDP). Parameters that come with no block stay on
   /// every rank.
-  Parameters = 3
+  Parameters = 3,
+  /// Modules, with all that is theirs: each rank runs some, one behind the other, for every batch of a step. All ranks
+  /// are given the same batches (a pipeline, 1F1B).
+  Modules = 4
 };
-inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters};
-/// Returns the name that users give: "ddp", "zero1", "zero2", "zero3".
+inline constexpr Sharding shardings[] = {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters,
+                                         Sharding::Modules};
+/// Returns the name that users give: "ddp", "zero1", "zero2", "zero3", "pipeline".
 std::string_view name(Sharding sharding);
 /// Reads such a name. Throws InvalidArgument, naming those that there are.
 Sharding parseSharding(const std::string &text);
@@ -119,6 +123,9 @@ struct SessionOptions {
   std::shared_ptr<Collectives> collectives;
   /// Says what each of these ranks has a piece of; the same on every rank.
   Sharding sharding = Sharding::None;
+  /// With Sharding::Modules, how many modules each rank runs, in their order; empty: so that the costliest stage is as
+  /// cheap as can be. The same on every rank.
+  std::vector<size_t> stages;
   /// A sink that is told of phases and blocks; not owned, may be null.
   EventSink *events = nullptr;
   /// The config file of the run. A section that it lacks leaves its service
@@ -172,7 +179,7 @@ struct StepResult {
   /// was updated.
   double lossScale = 1;
   bool isSkipped = false;
-  /// Outputs of the last module for the last batch, by name.
+  /// Outputs of the last module for the last batch, by name; in a pipeline, on the rank that has that module alone.
   TensorMap outputs;
 };
 
@@ -283,16 +290,16 @@ public:
 
   /// Returns the parameter itself, not a copy: the next step changes it. Throws
   /// NameUnknown, MissingWeight if it has no value yet; InvalidArgument for one that another rank alone has
-  /// (Sharding::Parameters).
+  /// (Sharding::Parameters, Sharding::Modules).
   const Tensor &parameter(std::string_view key) const;
 
   /// Returns the keys of the parameters that other ranks have alone.
   std::vector<std::string> parametersElsewhere() const;
 
   /// Calls `take` with each parameter, in the order of parameters(). Where other ranks have some alone
-  /// (Sharding::Parameters) every rank calls this, and these come in memory of the host that is their own; all else is
-  /// what parameter() returns. Throws what that throws; RankFailed where another rank cannot. What `take` throws ends
-  /// the ranks, as they wait for what is left.
+  /// (Sharding::Parameters, Sharding::Modules) every rank calls this, and these come in memory of the host that is
+  /// their own; all else is what parameter() returns. Throws what that throws; RankFailed where another rank cannot.
+  /// What `take` throws ends the ranks, as they wait for what is left.
   void gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take);
 
   /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
@@ -337,7 +344,8 @@ public:
   void clearGradients();
 
   /// Runs inference, and returns the outputs of the last module by name. Changes nothing. Where ranks gather
-  /// parameters, every rank calls it; RankFailed where one does something else.
+  /// parameters, or have modules each, every rank calls it, in a pipeline with the same batch; RankFailed where one
+  /// does something else.
   TensorMap evaluate(const TensorMap &batch);
 
   /// Returns the number of steps finished since the beginning of training.

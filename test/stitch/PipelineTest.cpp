@@ -1,0 +1,349 @@
+//===- PipelineTest.cpp - modules that ranks run one behind the other -----===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Ranks that have some of the modules each train to the bits of one rank that has them all,
+// with the same batches, under every service, within a budget of their own.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PipelineModel.h"
+#include "RankModes.h"
+
+using namespace segue;
+using namespace segue::test;
+using namespace segue::test::ranked;
+
+namespace {
+/// The losses and norms of steps, and the tensors of the ranks together.
+struct Pipelined {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<float>> tensors;
+  bool operator==(const Pipelined &) const = default;
+};
+
+/// Ends one of the programs that begin.
+struct FailingPrograms final : ForwardEvents {
+  /// How many may begin before; -1: all.
+  int left = -1;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::Submit &) {
+    if (left >= 0 && left-- == 0)
+      throw Error(ErrorCode::TransferFailed, "the test ends this program");
+  }
+  void on(const auto &) {}
+};
+
+struct Pipeline : testing::TestWithParam<Way> {};
+} // namespace
+INSTANTIATE_TEST_SUITE_P(Ways, Pipeline, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
+
+static const PipelineModel small;
+static const std::vector<SessionModule> &modules() {
+  static const std::vector<SessionModule> all = small.modules();
+  return all;
+}
+
+static SessionOptions optionsFor(const PipelineModel &model, const Way &way) {
+  SessionOptions options = optionsOf(way);
+  options.maxGradNorm = 0.1;
+  options.wires = model.wires();
+  return options;
+}
+
+static std::vector<TensorMap> batchesOf(const Session &session, const PipelineModel &model, int count) {
+  std::vector<TensorMap> batches;
+  for (int batch = 0; batch < count; ++batch)
+    batches.push_back(model.batch(session.device(), session.stepCount(), batch));
+  return batches;
+}
+
+static void addTensors(const Session &session, std::map<std::string, std::vector<float>> &tensors) {
+  std::vector<std::string> elsewhere = session.parametersElsewhere();
+  for (const ParameterInfo &info : session.parameters())
+    if (!std::ranges::count(elsewhere, info.key)) {
+      EXPECT_TRUE(tensors.emplace(info.key, values(session.parameter(info.key))).second) << info.key << " is on two ranks";
+    }
+  for (const auto &[key, state] : session.state())
+    EXPECT_TRUE(tensors.emplace("state " + key, values(state)).second) << key << " is on two ranks";
+}
+
+static Pipelined trainOn(Session &session, const PipelineModel &model, int count, int batches) {
+  Pipelined run;
+  for (int i = 0; i < count; ++i) {
+    StepResult result = session.step(batchesOf(session, model, batches), 1e-2);
+    run.losses.push_back(result.loss);
+    run.norms.push_back(result.gradNorm);
+  }
+  addTensors(session, run.tensors);
+  return run;
+}
+
+static Session makeAlone(const PipelineModel &model, const std::vector<SessionModule> &modules) {
+  Session session(Device::open("cpu:threads=1"), modules, optionsFor(model, {"", ""}));
+  model.setValues(session);
+  return session;
+}
+
+static Session makeRank(Rank &rank, const PipelineModel &model, const std::vector<SessionModule> &modules, const Way &way,
+                        std::vector<size_t> stages = {}) {
+  SessionOptions options = optionsFor(model, way);
+  options.seed += rank.number(); // that of rank 0 is taken
+  options.collectives = rank.together;
+  options.sharding = Sharding::Modules;
+  options.stages = std::move(stages);
+  Session session(rank.device, modules, std::move(options));
+  model.setValues(session);
+  return session;
+}
+
+/// Trains on so many ranks and expects of each what one rank has.
+static void expectAsAlone(const PipelineModel &model, const std::vector<SessionModule> &modules, const Way &way,
+                          const std::string &device, int ranks, int count, int batches, std::vector<size_t> stages = {}) {
+  Session one = makeAlone(model, modules);
+  Pipelined expected = trainOn(one, model, count, batches);
+  std::mutex mutex;
+  std::map<std::string, std::vector<float>> tensors;
+  EXPECT_EQ(onRanks(
+                ranks, device,
+                [&](Rank &rank) {
+                  Session session = makeRank(rank, model, modules, way, stages);
+                  rank.device->memory().resetPeak();
+                  Pipelined own = trainOn(session, model, count, batches);
+                  EXPECT_EQ(own.losses, expected.losses);
+                  EXPECT_EQ(own.norms, expected.norms);
+                  EXPECT_LE(rank.device->memory().peakBytes(Space::DeviceDram),
+                            rank.device->memory().budget(Space::DeviceDram));
+                  std::lock_guard lock(mutex);
+                  for (auto &[key, value] : own.tensors)
+                    EXPECT_TRUE(tensors.emplace(key, value).second) << key << " is on two ranks";
+                },
+                {.seed = 9}),
+            nothing(ranks));
+  EXPECT_EQ(tensors.size(), expected.tensors.size());
+  EXPECT_TRUE(tensors == expected.tensors);
+}
+
+TEST(PipelineRanks, AnyNumberOfStagesAndBatches) {
+  for (auto [ranks, batches] : {std::pair(2, 1), {2, 4}, {3, 2}, {4, 5}, {5, 3}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(batches) + " batches");
+    expectAsAlone(small, modules(), {"", ""}, "cpu:threads=1", ranks, 5, batches);
+  }
+  // What the last stage reads of the first passes through those between, in bf16, too.
+  PipelineModel model;
+  model.element = "bf16";
+  std::vector<SessionModule> given = model.modules();
+  expectAsAlone(model, given, {"", ""}, "cpu:threads=1", 3, 5, 4, {1, 3, 1});
+  expectAsAlone(model, given, {"", ""}, "sim:streams,dram=16MiB,pinned=16MiB,threads=1,adversarial=3", 4, 5, 4,
+                {1, 1, 1, 2});
+}
+
+// Twenty steps of four batches, with the least memory in which neither of two ranks is refused.
+TEST_P(Pipeline, TwoStagesAreOneRank) {
+  const Way &way = GetParam();
+  TemporaryFolder folder;
+  std::string name = way.device;
+  if (size_t at = name.find("FOLDER"); at != name.npos)
+    name.replace(at, 6, folder.path.string());
+  uint64_t least = 16 << 20;
+  if (*way.services)
+    least = leastOfRanks(2, name, [&](Rank &rank) { makeRank(rank, small, modules(), way).certify(4); });
+  expectAsAlone(small, modules(), way, name + ",dram=" + std::to_string(least), 2, steps, 4);
+}
+
+// A rank holds what is of its modules, and of activations those of as many batches as there are stages from it on.
+TEST(PipelineRanks, EachHoldsItsModulesAndFewBatches) {
+  uint64_t matrix = uint64_t(small.width * small.width) * sizeof(float);
+  std::vector<uint64_t> peaks[2] = {std::vector<uint64_t>(2), std::vector<uint64_t>(2)};
+  for (int i : {0, 1})
+    EXPECT_EQ(onRanks(2, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", ""}, {2, 3});
+      uint64_t before = rank.device->memory().liveBytes(Space::DeviceDram);
+      // embed and layer0 have three matrices with two states each; layer1, a frozen layer2 and head have five, three of
+      // them with states.
+      EXPECT_EQ(before, (rank.number() ? 5 + 3 * 2 : 3 + 3 * 2) * matrix);
+      rank.device->memory().resetPeak();
+      trainOn(session, small, 3, i ? 12 : 4);
+      peaks[i][size_t(rank.number())] = rank.device->memory().peakBytes(Space::DeviceDram);
+    }),
+              nothing(2));
+  // More batches come and go; the losses of all are read when the step ends.
+  for (size_t rank : {0, 1})
+    EXPECT_LE(peaks[1][rank], peaks[0][rank] + 12 * 2 * 64);
+}
+
+// Outputs and losses of evaluations are there on every rank.
+TEST(PipelineRanks, EvaluatesOnEveryRank) {
+  Session one = makeAlone(small, modules());
+  TensorMap expected = one.evaluate(small.batch(one.device(), 7, 7));
+  for (const char *device : {"cpu:threads=1", "sim:dram=16MiB,pinned=16MiB,threads=1,adversarial=4"})
+    EXPECT_EQ(onRanks(3, device, [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", ""});
+      for (int i = 0; i < 3; ++i) {
+        TensorMap found = session.evaluate(small.batch(rank.device, 7, 7));
+        EXPECT_EQ(found.size(), expected.size());
+        for (const auto &[name, tensor] : expected)
+          EXPECT_EQ(values(found.at(name)), values(tensor)) << name;
+      }
+    }),
+              nothing(3));
+}
+
+// All parameters can be had on every rank.
+TEST(PipelineRanks, ParametersAreGathered) {
+  Session one = makeAlone(small, modules());
+  trainOn(one, small, 2, 2);
+  std::map<std::string, std::vector<float>> expected;
+  for (const ParameterInfo &info : one.parameters())
+    expected[info.key] = values(one.parameter(info.key));
+  EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
+    Session session = makeRank(rank, small, modules(), {"", ""});
+    trainOn(session, small, 2, 2);
+    std::map<std::string, std::vector<float>> found;
+    session.gatherParameters([&](const ParameterInfo &info, const Tensor &value) { found[info.key] = values(value); });
+    EXPECT_TRUE(found == expected);
+  }),
+            nothing(3));
+}
+
+// A checkpoint is that of one rank, in a file and in a folder, and goes on with other stages.
+TEST(PipelineRanks, CheckpointsGoOnWithOtherStages) {
+  Session one = makeAlone(small, modules());
+  trainOn(one, small, 3, 2);
+  TemporaryFolder folder;
+  std::string whole = (folder.path / "whole.safetensors").string();
+  one.save(whole);
+  Pipelined expected = trainOn(one, small, 3, 2);
+  for (const char *name : {"file.safetensors", "parts/"}) {
+    std::string path = (folder.path / name).string();
+    EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", ""}, {1, 1, 3});
+      trainOn(session, small, 3, 2);
+      session.save(path);
+    }),
+              nothing(3));
+    if (name[0] == 'f') {
+      EXPECT_EQ(bytesOf(path), bytesOf(whole));
+    }
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", ""}, {4, 1});
+      session.load(path);
+      Pipelined own = trainOn(session, small, 3, 2);
+      EXPECT_EQ(own.losses, expected.losses);
+      EXPECT_EQ(own.norms, expected.norms);
+    }),
+              nothing(2));
+  }
+}
+
+// NaN in a batch ends the step on all, with nothing changed, and the next one is taken; so does one whose loss is
+// scaled.
+TEST(PipelineRanks, NanEndsTheStepOnAll) {
+  for (int nanBatch : {0, 1, 2}) {
+    Session one = makeAlone(small, modules());
+    trainOn(one, small, 1, 3);
+    Pipelined expected = trainOn(one, small, 2, 3);
+    EXPECT_EQ(onRanks(2, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", ""});
+      trainOn(session, small, 1, 3);
+      std::vector<TensorMap> batches = batchesOf(session, small, 3);
+      batches[size_t(nanBatch)]["x"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+      auto [code, what] = errorOf([&] { session.step(batches, 1e-2); });
+      EXPECT_NE(what.find("the loss is nan"), what.npos) << what;
+      EXPECT_EQ(code == ErrorCode::RankFailed, what.find("cannot take step 2") != what.npos) << what;
+      EXPECT_EQ(session.stepCount(), 1);
+      Pipelined own = trainOn(session, small, 2, 3);
+      EXPECT_EQ(own.losses, expected.losses);
+      EXPECT_EQ(own.norms, expected.norms);
+    }),
+              nothing(2));
+  }
+}
+
+// A rank whose device is full in the midst of a step serves the others, who name it; the next step has room and is
+// taken.
+TEST(PipelineRanks, ARankThatFailsIsNamedAndTheNextStepIsTaken) {
+  for (int failing : {0, 1, 2})
+    for (int at : {0, 2}) {
+      SCOPED_TRACE(std::to_string(failing) + " " + std::to_string(at));
+      Session one = makeAlone(small, modules());
+      trainOn(one, small, 1, 4);
+      Pipelined expected = trainOn(one, small, 2, 4);
+      EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
+        FailingPrograms events;
+        SessionOptions options = optionsFor(small, {"", ""});
+        options.collectives = rank.together;
+        options.sharding = Sharding::Modules;
+        options.events = &events;
+        Session session(rank.device, modules(), std::move(options));
+        small.setValues(session);
+        trainOn(session, small, 1, 4);
+        if (rank.number() == failing)
+          events.left = at;
+        auto [code, what] = errorOf([&] { session.step(batchesOf(session, small, 4), 1e-2); });
+        EXPECT_NE(what.find("the test ends this program"), what.npos) << what;
+        EXPECT_EQ(code, rank.number() == failing ? ErrorCode::TransferFailed : ErrorCode::RankFailed) << what;
+        if (rank.number() != failing) {
+          EXPECT_NE(what.find("rank " + std::to_string(failing) + " cannot take step 2"), what.npos) << what;
+        }
+        events.left = -1;
+        Pipelined own = trainOn(session, small, 2, 4);
+        EXPECT_EQ(own.losses, expected.losses);
+        EXPECT_EQ(own.norms, expected.norms);
+      }),
+                nothing(3));
+    }
+}
+
+// What cannot be is refused on every rank with what to do, and whatever can go on does.
+TEST(PipelineRanks, RefusesWhatCannotBe) {
+  auto refused = [](int ranks, const std::function<void(Rank &)> &body, const std::string &why) {
+    for (const std::string &what : onRanks(ranks, "cpu:threads=1", body))
+      EXPECT_NE(what.find(why), what.npos) << what;
+  };
+  refused(6, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}); },
+          "a pipeline of 6 ranks over 5 modules: each rank runs one at least");
+  refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {2, 2}); }, "stages are given for 4 modules");
+  refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {5}); }, "stages are given for 1 ranks");
+  refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {0, 5}); }, "a stage is to have 0 modules");
+  refused(2,
+          [](Rank &rank) {
+            SessionOptions options = optionsFor(small, {"", ""});
+            options.collectives = rank.together;
+            options.sharding = Sharding::Modules;
+            options.tied = {{{"embed", "embed"}, {"head", "head"}}};
+            Session session(rank.device, modules(), std::move(options));
+          },
+          "\"embed\" is tied between modules of rank 0 and of rank 1");
+  refused(2,
+          [](Rank &rank) {
+            Session session = makeRank(rank, small, modules(), {"", ""}, {size_t(1 + rank.number()), size_t(4 - rank.number())});
+            trainOn(session, small, 1, 2);
+          },
+          "the number of modules of each rank differs");
+  refused(2,
+          [](Rank &rank) {
+            Session session = makeRank(rank, small, modules(), {"", ""});
+            session.forwardBackward(small.batch(rank.device, 0, 0));
+          },
+          "give all batches to step()");
+  EXPECT_EQ(onRanks(2, "cpu:threads=1", [](Rank &rank) {
+    Session session = makeRank(rank, small, modules(), {"", ""});
+    for (auto [count, other, why] : {std::tuple(2 + rank.number(), 0, "rank 0 has 2 batches, and rank 1 3"),
+                                     {2, rank.number(), "rank 0 has 2 batches, and rank 1 others"}}) {
+      std::vector<TensorMap> batches;
+      for (int batch = 0; batch < count; ++batch)
+        batches.push_back(small.batch(rank.device, 0, batch + other));
+      auto [code, what] = errorOf([&] { session.step(batches, 1e-2); });
+      EXPECT_NE(what.find(why), what.npos) << what;
+    }
+    std::string key = rank.number() ? "embed" : "head";
+    auto [code, what] = errorOf([&] { session.parameter(key); });
+    EXPECT_NE(what.find("\"" + key + "\" lives on rank " + std::to_string(1 - rank.number())), what.npos) << what;
+    trainOn(session, small, 1, 2);
+  }),
+            nothing(2));
+}
