@@ -183,8 +183,9 @@ def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
     more = ["--budget", budget, "--spill-dir", tmp_path, "--spill-capacity", "64MiB"] if budget else []
     together = [*words, "--device", device, "--ranks", "mpi", "--strategy", "pipeline"]
     one = run(tmp_path, [*words, "--device", "cpu:threads=1", "--save", "one.safetensors"])
-    two = ranks(tmp_path, 2, [*together, "--save", "two.safetensors", *more])
+    two = ranks(tmp_path, 2, [*together, "--save", "two.safetensors", "--trace", "trace.json", *more])
     assert len(steps_of(one)) == 10 and steps_of(two) == steps_of(one)
+    assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["network"]["messages"] == 10 * 4  # activations; gradients come
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
     three = ranks(tmp_path, 3, together)
     assert three.returncode and "a pipeline of 3 ranks over 2 modules: each rank runs one at least" in three.stderr, three.stderr

@@ -239,8 +239,43 @@ TEST(PipelineRanks, CheckpointsGoOnWithOtherStages) {
   }
 }
 
-// NaN in a batch ends the step on all, with nothing changed, and the next one is taken; so does one whose loss is
-// scaled.
+// Where the loss is scaled, NaN in a batch has all ranks skip the step, and the scale falls on all.
+TEST(PipelineRanks, AScaledLossThatIsNoneIsSkippedOnAll) {
+  auto trainScaled = [](Session &session) {
+    trainOn(session, small, 1, 3);
+    std::vector<TensorMap> batches = batchesOf(session, small, 3);
+    batches[1]["y"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(session.step(batches, 1e-2).isSkipped);
+    EXPECT_EQ(session.lossScaling()->scale, 512);
+    Pipelined run;
+    for (int i = 0; i < 2; ++i) {
+      StepResult result = session.step(batchesOf(session, small, 3), 1e-2);
+      run.losses.push_back(result.loss);
+      run.norms.push_back(result.gradNorm);
+    }
+    return run;
+  };
+  auto scaled = [](SessionOptions options) {
+    options.lossScaling = LossScaling{.scale = 1024};
+    return options;
+  };
+  Session one(Device::open("cpu:threads=1"), modules(), scaled(optionsFor(small, {"", ""})));
+  small.setValues(one);
+  Pipelined expected = trainScaled(one);
+  EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
+    SessionOptions options = scaled(optionsFor(small, {"", ""}));
+    options.collectives = rank.together;
+    options.sharding = Sharding::Modules;
+    Session session(rank.device, modules(), std::move(options));
+    small.setValues(session);
+    Pipelined own = trainScaled(session);
+    EXPECT_EQ(own.losses, expected.losses);
+    EXPECT_EQ(own.norms, expected.norms);
+  }),
+            nothing(3));
+}
+
+// NaN in a batch ends the step on all, with nothing changed, and the next one is taken.
 TEST(PipelineRanks, NanEndsTheStepOnAll) {
   for (int nanBatch : {0, 1, 2}) {
     Session one = makeAlone(small, modules());

@@ -570,6 +570,11 @@ TEST(RankForecastTimes, SeventyBillionParametersOn64Cards) {
   EXPECT_EQ(gathered.messages, step.messages + 2 * gatherings);
   // A byte says whether they come; and each gradient is given on once, to who adds it up.
   EXPECT_EQ(gathered.sentBytes, parameterBytes + gatherings * parameterBytes / 80 + 2 * gatherings);
+  // A stage of a pipeline fits as it is. The first one has the most batches under way, and sends each to the next.
+  const RankStep &pipelined = forecast.play(Sharding::Modules);
+  EXPECT_TRUE(pipelined.fits() && !pipelined.isPlanned) << pipelined.why;
+  EXPECT_EQ(pipelined.rank, 0);
+  EXPECT_EQ(pipelined.sentBytes, 64 * (uint64_t(2048) * 8192 * 4 + 1));
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   EXPECT_LT(usage.ru_maxrss, 2 << 20) << "KiB";

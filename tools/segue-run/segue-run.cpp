@@ -151,11 +151,10 @@ static void addJoins(CLI::App *command, std::vector<std::string> &tied, std::vec
 }
 
 static CLI::Option *addStages(CLI::App *command, std::vector<size_t> &stages) {
-  return command
-      ->add_option("--stages", stages, "of a pipeline: how many of the files each rank has, as 2,3,2; so that stages take equally long")
+  const char *help = "of a pipeline: how many of the files each rank has, as 2,3,2; so that stages take equally long";
+  return addChecked(command->add_option("--stages", stages, help), wholeNumber(1, 1000000))
       ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(wholeNumber(1, 1000000));
+      ->allow_extra_args(false);
 }
 
 static std::vector<std::string> strategies() {

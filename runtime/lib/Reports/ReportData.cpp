@@ -183,7 +183,7 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
       step->network.addCompute(begin, end);
     } else if (track == "network" && event["name"] == meetingLabel) {
       step->network.addMeeting(begin, end);
-    } else if (track == "network") {
+    } else if (track == "network" && event["name"] != receiveLabel) { // which waits for a message of another
       step->network.addMessage(begin, end);
       step->sentBytes += event["args"]["bytes"].get<uint64_t>();
     }

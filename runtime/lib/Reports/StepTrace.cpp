@@ -170,7 +170,7 @@ Json StepTrace::toJson() {
     double begin = copy["ts"].get<double>(), end = begin + copy["dur"].get<double>();
     if (copy["name"] == meetingLabel)
       messages.addMeeting(begin, end);
-    else if (copy["tid"] == trackId("network"))
+    else if (copy["tid"] == trackId("network") && copy["name"] != receiveLabel) // which waits for a message of another
       messages.addMessage(begin, end);
     copy["ts"] = micros(copy["ts"].get<double>() - start);
     copy["dur"] = micros(copy["dur"].get<double>());
