@@ -6,11 +6,10 @@
 lit runs the IR and tool tests, tools/unit.py the C++ ones, pytest the Python ones;
 threads are the stitching tests under the thread sanitizer, fuzz is bounded
 fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py).
-One process more than there are processors runs at a time, as tests wait now and then: for
-a disk, for each other, for a limit of time. Each runs into a log that is shown when it ends.
-The Python tests come last: they have a process for each place that becomes free, and these
-share the files among them (test/python/claims.py), so that all places end at nearly the same
-time.
+As many processes run side by side as there are processors, each into a log that is
+shown when it ends. The Python tests come last: they have a process for each place that
+becomes free, and these share the files among them (test/python/claims.py), so that all
+places end at nearly the same time.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
@@ -35,7 +34,6 @@ from pathlib import Path
 
 SLOWEST = 10  # steps to be shown
 MOST_LINES, LONGEST_LINE = 12, 200  # of what a failure says
-PLACES = os.cpu_count() + 1  # for processes side by side
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -93,7 +91,7 @@ def suites(build: Path) -> list:
             [sys.executable, "-m", "pytest", "-q", "--junitxml", out / "python.xml", ROOT / "test" / "python"],
             out / "python.xml",
             2400,
-            workers=min(PLACES, 8),
+            workers=min(processors, 8),
         ),
     ]
 
@@ -215,7 +213,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(suite.name for suite in chosen)}")
     chosen = [suite for suite in chosen if suite.name in names]
-    run_all(chosen, PLACES)
+    run_all(chosen, os.cpu_count())
 
     print("\nsuite     passed  failed skipped  seconds")
     for suite in chosen:

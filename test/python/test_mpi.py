@@ -331,7 +331,7 @@ import ctypes, sys, time
 class Calls(ctypes.Structure):  # SegueMpi
     _fields_ = [(name, ctypes.CFUNCTYPE(ctypes.c_int, *parameters)) for name, parameters in [
         ("start", [ctypes.POINTER(ctypes.c_int)] * 2 + [ctypes.c_char_p]), ("finish", []), ("abandon", [ctypes.c_char_p]), ("all_reduce", []), ("reduce", []),
-        ("reduce_scatter", []), ("all_gather", []), ("broadcast", []), ("send", []),
+        ("reduce_scatter", []), ("all_gather", []), ("broadcast", []), ("send", []), ("go_on", []),
         ("receive", [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p])]]
 
 library = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
@@ -418,7 +418,7 @@ def test_a_second_signal_ends_at_once(gpt, to_mpirun, tmp_path):
             time.sleep(0.02)
 
     last, left = run_until_signals(gpt, checkpoint, "zero1", send)
-    assert not left and first_after(gpt, checkpoint) > 10
+    assert not left and first_after(gpt, checkpoint) > 5  # that of step 10 may be under way
     if not to_mpirun:  # which kills them, maybe in the midst of a file that is to take the place of the last one
         assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
 

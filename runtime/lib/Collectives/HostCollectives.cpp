@@ -11,7 +11,6 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../Drivers/VirtualClock.h"
 #include "MessageMemory.h"
 #include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Collectives/Transport.h"
@@ -324,7 +323,7 @@ void HostCollectives::trace(Work &work, uint64_t bytes, std::string_view about) 
 }
 
 double HostCollectives::endOfMessages() const {
-  return dynamic_cast<const VirtualClock &>(*device_).endOf(Fence(Queue::Network, device_->position(Queue::Network)));
+  return options_.endOf(Fence(Queue::Network, device_->position(Queue::Network)));
 }
 
 /// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.

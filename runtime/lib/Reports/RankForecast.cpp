@@ -127,7 +127,10 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   SessionOptions same = playedOptions(options_);
   same.config = config;
   same.sharding = step.strategy;
-  CollectiveOptions collectives{.wires = run_.wires, .group = std::move(group)};
+  auto &clock = dynamic_cast<VirtualClock &>(*device);
+  CollectiveOptions collectives{.wires = run_.wires,
+                                .group = std::move(group),
+                                .endOf = [&clock](const Fence &fence) { return clock.endOf(fence); }};
   if (run_.bucketBytes)
     collectives.bucketBytes = run_.bucketBytes;
   std::shared_ptr<Collectives> ranks = virtualRanks(device, step.rank, run_.ranks, std::move(collectives));
@@ -137,7 +140,7 @@ void RankForecast::playOn(const std::string &dram, const std::optional<Config> &
   size_t count = run_.microBatches * size_t(step.strategy == Sharding::Modules ? run_.ranks : 1);
   std::vector<TensorMap> batches(count, batchWithoutValues(device, session.modules(), options_.wires));
   uint64_t certified = config ? session.certify(count) : 0;
-  BusyTimes times(dynamic_cast<VirtualClock &>(*device));
+  BusyTimes times(clock);
   StepResult last; // whoever takes a step may keep what it gave until the next has ended
   for (int number = 1; number <= toldStep + 1; ++number) {
     double begin = device->seconds();

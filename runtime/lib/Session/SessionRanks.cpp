@@ -122,14 +122,14 @@ Json Session::State::trainedAsJson() const {
     const WeightStagehandConfig &ring = weights()->config();
     told["how parameters are gathered (prefetch_window_blocks, max_inflight_transfers, whether they are waited for)"] =
         {ring.prefetchWindowBlocks, ring.maxInflightTransfers, device->runsInline()};
-    told["how often parameters were set or loaded"] = timesGiven;
   }
   if (isPipelined()) {
     Json &stages = told["the number of modules of each rank"] = Json::array();
     for (int rank = 0; rank < options.collectives->ranks(); ++rank)
       stages.push_back(shards->stages()->end(rank) - shards->stages()->begin(rank));
-    told["how often parameters were set or loaded"] = timesGiven;
   }
+  if (isGathered() || isPipelined()) // each keeps what is its own
+    told["how often parameters were set or loaded"] = timesGiven;
   GradientReduction order(options.collectives);
   if (!isPipelined())
     order.plan(modules, table, sharesGradients() ? shards.get() : nullptr);

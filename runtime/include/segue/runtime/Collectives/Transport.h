@@ -21,6 +21,7 @@
 
 #include "segue/runtime/Collectives/Interconnect.h"
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -71,6 +72,8 @@ struct CollectiveOptions {
   std::optional<Interconnect> wires;
   /// With `wires`, those whom such a device waits for; null: it waits for nobody.
   std::shared_ptr<VirtualGroup> group;
+  /// With `group`, says when work of the device is done, by Device::seconds().
+  std::function<double(const Fence &)> endOf;
 };
 
 /// Makes virtualRanks() of Interconnect.h with all options, of which `wires` have to be given.
