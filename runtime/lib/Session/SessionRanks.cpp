@@ -324,7 +324,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
-  bool isEcho = known && known->details<NotSent>() && isPipelined();
+  bool isEcho = known && known->details<NotSent>() && (isPipelined() || isGathered());
   try {
     // A transport that has failed reaches nobody.
     if ((known && known->code() == ErrorCode::RankFailed && !isEcho) || (gathersMore && !gatherRest()))
