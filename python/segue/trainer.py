@@ -39,11 +39,12 @@ from .tensors import Order, device as open_device, give, is_on_gpu, kind_of, req
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .trainer_figures import Figures
+from .trainer_parameters import Parameters
 from .training_loop import History, Run
 from .whole_step import WholeStep
 
 
-class Trainer(Checkpoints, Figures):
+class Trainer(Checkpoints, Figures, Parameters):
     """Trains stitched modules: forward, backward, clipping and optimizer in the runtime.
 
     The outputs of a module feed the inputs of the next one that the batch does
@@ -298,54 +299,6 @@ class Trainer(Checkpoints, Figures):
                     tensor = module._weights.tensor(value.name)
                     groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
-
-    def _bind(self, spills: bool):
-        in_slab = set(self._session.slab_parameters)
-        if self._ranks.gather_parameters:  # nobody has values of all from here on
-            self._ranks.take_values_of_first({info.key: self.modules[info.members[0][0]]._weights.tensor(info.members[0][1])
-                                              for info in self._session.parameters if info.key not in in_slab})
-        for info in self._session.parameters:
-            if info.key in in_slab:
-                continue
-            module, name = info.members[0]
-            tensor = self.modules[module]._weights.tensor(name)
-            # Memory of PyTorch's is what a disk is there to spare.
-            is_shared = not spills and self._share(info.key, tensor)
-            if spills:
-                self._session.set_parameter(info.key, wrap(tensor, self._device, writable=True))
-            self._bound.append(BoundParameter(info.key, self.modules[module]._weights, name, is_shared))
-
-    def _share(self, key: str, tensor: torch.Tensor) -> bool:
-        """Lets the session train in the tensor's memory, and returns True, or gives it a copy. On a GPU it has copies, in memory that the
-        budget knows and that may be moved."""
-        if not tensor.is_cuda:
-            return self._session.bind_parameter(key, wrap(tensor, self._device, writable=True))
-        with Order(self._device) as order:
-            self._session.set_parameter(key, wrap(tensor, self._device, order))
-        return False
-
-    def _move_to_disk(self):
-        """Gives the tensors of the PyTorch modules memory on the disk in the place of their own.
-
-        Most get the memory in which the session keeps the parameter when it is away: nothing is copied, then or by `sync`.
-        """
-        members = {info.key: info.members for info in self._session.parameters}
-        elsewhere = set(self._session.parameters_elsewhere)
-        with torch.no_grad():
-            for bound in (bound for bound in self._bound if bound.key not in elsewhere):
-                view, bound.is_home = self._session.parameter(bound.key).on_disk()
-                value = torch.from_dlpack(view)
-                for module, name in members[bound.key]:
-                    weights = self.modules[module]._weights
-                    weights.tensor(name).data = value
-                    weights.forget(name)
-                bound.note()
-        _runtime.return_free_memory()
-
-    def _check_bound(self):
-        """Nobody trains what has been taken away: parameters must be the tensors that the trainer was made with."""
-        for bound in self._bound:
-            bound.check()
 
     # --- training ---------------------------------------------------------------------
 
@@ -747,54 +700,6 @@ class Trainer(Checkpoints, Figures):
     def loss_scale(self) -> float | None:
         """The factor that the loss of the next step is scaled by; None: it is not scaled."""
         return self._session.loss_scale
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers by session key: themselves, or copies where the device has its own memory. With ``zero3`` every rank calls
-        this, and what others have are copies."""
-        found = {}
-        self._session.gather_parameters(found.__setitem__)
-        return {key: give(tensor, "torch") for key, tensor in found.items()}
-
-    def averages(self) -> dict[str, torch.Tensor]:
-        """Copies of the moving averages of the trained parameters by session key, which an optimizer with `ema_decay` keeps.
-
-        A twin of the model takes them by ``load_state_dict(trainer.averages(), strict=False)``. They are in checkpoints, as all
-        states are.
-
-        Raises
-        ------
-        InvalidArgumentError
-            The optimizer has no `ema_decay`, or has made no step.
-        """
-        if self.optimizer.ema_decay is None or not self.step_count:
-            raise InvalidArgumentError("averages are kept from the first step on, by an optimizer with ema_decay: "
-                                       f"segue.{type(self.optimizer).__name__}(ema_decay=0.999)")
-        return {name.removeprefix("ema."): give(tensor, "torch").clone()
-                for name, tensor in self._session.state().items() if name.startswith("ema.")}
-
-    def sync(self) -> None:
-        """Brings trained values to those PyTorch parameters that do not share memory with the runtime, in place, on the CPU or a GPU.
-
-        Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
-        memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
-        (``in_forward``) are made. With ``zero3`` every rank calls this, and is sent what others have, one after the other.
-        """
-        self._session.finish_updates()
-        apart = {bound.key: bound for bound in self._bound if not bound.is_shared}
-
-        def bring(key: str, value: "_runtime.Tensor") -> None:
-            bound = apart.get(key)
-            if bound is not None:
-                if not bound.is_home:
-                    bound.tensor.copy_(give(value, kind_of(bound.tensor)))
-                bound.note()
-
-        with torch.no_grad():
-            if self._ranks.gather_parameters:
-                self._session.gather_parameters(bring)
-            else:
-                for key in apart:
-                    bring(key, self._session.parameter(key))
 
 
 def _write_files(session, writers) -> None:
