@@ -12,8 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "MessageMemory.h"
-#include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -192,11 +192,16 @@ Message HostCollectives::messageFor(std::span<const Tensor> tensors) {
   return message;
 }
 
-/// Brings the tensors of a message there, where queues do that; elsewhere perform() does.
+/// Brings the tensors of a message there, where queues do that; elsewhere perform() does. One that has failed already is
+/// told as one that fails on its way, since the others wait for the message.
 Fence HostCollectives::bring(Message &message) {
-  if (!hostPacks())
-    for (auto &[tensor, place] : message.parts)
-      copyInto(tensor, place);
+  for (auto &[tensor, place] : message.parts)
+    try {
+      if (!hostPacks())
+        copyInto(tensor, place);
+    } catch (const Error &error) {
+      message.storage->outcome()->fail(error);
+    }
   return message.storage->uses();
 }
 
@@ -235,8 +240,10 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
   for (Message *message : read) {
     sources.push_back({message->data, message->bytes, message->storage->outcome()});
     for (const auto &[tensor, place] : message->parts)
-      if (packs)
+      if (packs) {
         in.push_back({place.bytes(), tensor.bytes(), bytesOf(tensor)});
+        sources.push_back({place.bytes(), bytesOf(tensor), tensor.storage()->outcome()});
+      }
   }
   for (Message *message : written) {
     results.push_back(message->storage->outcome());
@@ -326,7 +333,6 @@ double HostCollectives::endOfMessages() const {
   return options_.endOf(Fence(Queue::Network, device_->position(Queue::Network)));
 }
 
-/// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
 /// Has the transport go on with what was sent until the queue has something else; not on the thread that gives it that.
 void HostCollectives::goOn() {
   if (!device_->hasBytes())
@@ -344,6 +350,7 @@ void HostCollectives::goOn() {
   device_->enqueue(Queue::Network, {}, std::move(work));
 }
 
+/// A device of virtual time takes the seconds of the interconnect, others the time that the transport takes.
 WorkCost HostCollectives::costOf(const RingTraffic &traffic) const {
   WorkCost cost;
   cost.linkBytes = traffic.sentBytes;

@@ -135,6 +135,42 @@ TEST_P(CollectivesTest, AValueComesFromOneRank) {
             nothing(3));
 }
 
+// A tensor that was never written is told by whoever reads what comes of it, alone in its message and together with others.
+TEST_P(CollectivesTest, ATensorThatWasNeverWrittenIsToldOnAll) {
+  for (size_t count : {1, 3})
+    EXPECT_EQ(run(2,
+                  [&](Rank &rank) {
+                    auto make = [&] {
+                      std::vector<Tensor> tensors;
+                      for (size_t i = 0; i < count; ++i)
+                        tensors.push_back(filled(rank.device, 100, rank.number()));
+                      if (rank.number() == 0)
+                        tensors.back().storage()->outcome()->fail(Error(ErrorCode::NonFinite, "a test lost it"));
+                      return tensors;
+                    };
+                    auto whatOf = [](const Tensor &tensor) {
+                      try {
+                        wait(tensor);
+                        return std::string();
+                      } catch (const Error &error) {
+                        return std::string(error.what()) + (error.details<NotSent>() ? " (not sent)" : "");
+                      }
+                    };
+                    std::vector<Tensor> summed = make(), sent = make();
+                    rank.device->wait(rank.together->allReduce(summed));
+                    rank.device->wait(rank.together->broadcast(sent, 0));
+                    if (rank.number() == 0) {
+                      EXPECT_NE(whatOf(summed.back()).find("a test lost it"), std::string::npos);
+                      return;
+                    }
+                    EXPECT_TRUE(std::isnan(read(summed.back())[7]));
+                    std::string what = whatOf(sent.back());
+                    EXPECT_NE(what.find("rank 0 has not what it was to send"), what.npos) << what;
+                    EXPECT_NE(what.find(" (not sent)"), what.npos) << what;
+                  }),
+              nothing(2));
+}
+
 TEST_P(CollectivesTest, MessagesOfAnyLength) {
   EXPECT_EQ(run(3,
                 [](Rank &rank) {

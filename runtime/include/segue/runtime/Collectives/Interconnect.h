@@ -66,7 +66,7 @@ struct Interconnect {
 
 /// The label of meetings (Collectives::exchange) in traces; those of other operations say what they bring.
 inline constexpr std::string_view meetingLabel = "messages to ranks";
-/// That of what comes from one other rank, in which this one waits for it.
+/// The label of an operation in which a rank waits for what another one sends it.
 inline constexpr std::string_view receiveLabel = "a tensor of another rank";
 /// The owner of messages in the books of a device.
 inline constexpr std::string_view messageOwner = "(messages to ranks)";
