@@ -29,7 +29,7 @@ demo: configure
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)
 
-# What a check draws some of, many more of them: half an hour of a processor.
+# A check draws some models, graphs and runs of ranks; this draws many more, for half an hour of a processor.
 check-long: build
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'

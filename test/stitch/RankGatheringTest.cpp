@@ -73,6 +73,16 @@ static RankModesRun gathering(const Way &way, size_t batches = 1, double spare =
   return RankModesRun(way, batches, spare, Sharding::Parameters);
 }
 
+/// Returns a session of a rank whose services are of this section.
+static Session gatheringSession(const Rank &rank, const std::string &services) {
+  SessionOptions options = optionsOf({"", "", services.c_str()});
+  options.collectives = rank.together;
+  options.sharding = Sharding::Parameters;
+  Session session(rank.device, {{"deep", binary()}}, std::move(options));
+  setValues(session);
+  return session;
+}
+
 /// Returns a session of one rank that has taken so many steps of the batches of all.
 static Session trainedAlone(int count, int batches) {
   Session session = makeAlone();
@@ -349,11 +359,7 @@ TEST(RankGathering, RanksOfDifferentBudgetsGatherInOneOrder) {
                       const std::string &services = rank.number() ? second : first;
                       rank.device = Device::open(devices[size_t(rank.number())]);
                       rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
-                      SessionOptions options = optionsOf({"", "", services.c_str()});
-                      options.collectives = rank.together;
-                      options.sharding = Sharding::Parameters;
-                      Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                      setValues(session);
+                      Session session = gatheringSession(rank, services);
                       trainNorms(session, 8, rank.number(), 1);
                       expectParametersOf(one, session);
                     },
@@ -544,7 +550,7 @@ TEST(RankGathering, AnUpdateThatIsTornIsNotGathered) {
   EXPECT_GT(torn, 0u);
 }
 
-// Of none to all blocks ahead, as many loads at once as a config says.
+// A ring may bring no block ahead, or all, and as many loads at once as a config says.
 TEST(RankGathering, RingsOfAnyLengthGatherTheSame) {
   Session one = trainedAlone(6, 2);
   for (int window : {0, 2, 3, 8})
@@ -557,11 +563,7 @@ TEST(RankGathering, RingsOfAnyLengthGatherTheSame) {
         EXPECT_EQ(onRanks(
                       2, device,
                       [&](Rank &rank) {
-                        SessionOptions options = optionsOf({"", "", ring.c_str()});
-                        options.collectives = rank.together;
-                        options.sharding = Sharding::Parameters;
-                        Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                        setValues(session);
+                        Session session = gatheringSession(rank, ring);
                         trainNorms(session, 6, rank.number(), 1);
                         expectParametersOf(one, session);
                       },
@@ -611,11 +613,7 @@ TEST(RankGathering, RandomRunsThatGather) {
                     auto number = size_t(rank.number());
                     rank.device = Device::open(devices[number]);
                     rank.together = makeCollectives(rank.device, rank.transport, {.bucketBytes = 20000});
-                    SessionOptions options = optionsOf({"", "", services[number].c_str()});
-                    options.collectives = rank.together;
-                    options.sharding = Sharding::Parameters;
-                    Session session(rank.device, {{"deep", binary()}}, std::move(options));
-                    setValues(session);
+                    Session session = gatheringSession(rank, services[number]);
                     EXPECT_TRUE(trainNorms(session, 3, batches * rank.number(), batches) == bits);
                   },
                   {.seed = uint64_t(run)}),

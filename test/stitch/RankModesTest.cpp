@@ -311,20 +311,25 @@ TEST(RankModes, SharedGradientsAreOfWholeSteps) {
               nothing(2));
 }
 
+/// Returns the norms of so many steps of a small model of 64 columns, with the batches from `first` on.
+static std::vector<float> smallNorms(Session &session, int steps, int first, int batches) {
+  std::vector<float> norms;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<TensorMap> given;
+    for (int batch = first; batch < first + batches; ++batch)
+      given.push_back({{"x", randomTensor(session.device(), {16, 64}, uint32_t(10 * step + batch))}});
+    norms.push_back(float(session.step(given, 1e-2).gradNorm));
+  }
+  return norms;
+}
+
 // The squares of one gradient are all there are.
 TEST(RankModes, AGradientAloneHasAnOwner) {
   DeepModel small{.layers = 1, .rows = 16, .width = 64};
   Binary file = small.compiled();
   auto course = [&](Session &session, int first, int batches) {
     session.setParameter("w0", randomTensor(session.device(), {64, 64}, 1));
-    std::vector<float> norms;
-    for (int step = 0; step < 3; ++step) {
-      std::vector<TensorMap> given;
-      for (int batch = first; batch < first + batches; ++batch)
-        given.push_back({{"x", randomTensor(session.device(), {16, 64}, uint32_t(10 * step + batch))}});
-      norms.push_back(float(session.step(given, 1e-2).gradNorm));
-    }
-    return norms;
+    return smallNorms(session, 3, first, batches);
   };
   Session alone(Device::open("cpu:threads=1"), {{"deep", file}}, {.maxGradNorm = 1e-3});
   std::vector<float> norms = course(alone, 0, 2);
@@ -478,14 +483,7 @@ TEST(RankModes, StatesOfEveryOptimizerAreSharedOut) {
     auto course = [&](Session &session, int first, int batches) {
       for (const ParameterInfo &info : session.parameters())
         session.setParameter(info.key, randomTensor(session.device(), info.desc.shape, uint32_t(info.key.back())));
-      std::vector<float> norms;
-      for (int step = 0; step < 4; ++step) {
-        std::vector<TensorMap> given;
-        for (int batch = first; batch < first + batches; ++batch)
-          given.push_back({{"x", randomTensor(session.device(), {16, 64}, uint32_t(10 * step + batch))}});
-        norms.push_back(float(session.step(given, 1e-2).gradNorm));
-      }
-      return norms;
+      return smallNorms(session, 4, first, batches);
     };
     Session alone(Device::open("cpu:threads=1"), {{"deep", file}}, {});
     std::vector<float> norms = course(alone, 0, 2);
