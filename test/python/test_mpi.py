@@ -168,7 +168,8 @@ def test_parameters_that_are_shared_out(gpt, device, budget, tmp_path):
     assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
 
 
-@pytest.mark.parametrize("device, budget", [("cpu:threads=1", None), ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None), ("cpu:threads=1", "2MiB")])
+@pytest.mark.parametrize("device, budget", [("cpu:threads=1", None), ("sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1", None),
+                                            ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None), ("cpu:threads=1", "2MiB")])
 def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
     """Two halves of a GPT on two ranks: the steps and the file of one rank that has both; a rank that is missing a file is told so."""
     torch.manual_seed(0)
@@ -187,6 +188,8 @@ def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
     assert len(steps_of(one)) == 10 and steps_of(two) == steps_of(one)
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["network"]["messages"] == 10 * 4  # activations; gradients come
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    small = ranks(tmp_path, 2, [*together, "--budget", "100KiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB"]) if budget else None
+    assert not small or (small.returncode and "the smallest budget is" in small.stderr and small.stdout == ""), small.stderr
     three = ranks(tmp_path, 3, together)
     assert three.returncode and "a pipeline of 3 ranks over 2 modules: each rank runs one at least" in three.stderr, three.stderr
     forecast = run(tmp_path, [RUN, "plan", "first.segue", "last.segue", "--ranks", "2", "--strategy", "pipeline", "--stages", "1,1", "--accumulate", "2"])

@@ -25,11 +25,16 @@ struct Pipelined {
   bool operator==(const Pipelined &) const = default;
 };
 
-/// Ends one of the programs that begin.
+/// Ends one of the programs that begin, or a step.
 struct FailingPrograms final : ForwardEvents {
-  /// How many may begin before; -1: all.
+  /// How many programs may begin before; -1: all.
   int left = -1;
+  bool failsStep = false;
   void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::PhaseBegin &begin) {
+    if (failsStep && begin.phase == Phase::StepBegin)
+      throw Error(ErrorCode::TransferFailed, "the test ends this step");
+  }
   void on(const event::Submit &) {
     if (left >= 0 && left-- == 0)
       throw Error(ErrorCode::TransferFailed, "the test ends this program");
@@ -100,6 +105,16 @@ static Session makeRank(Rank &rank, const PipelineModel &model, const std::vecto
   return session;
 }
 
+static Session makeWatched(Rank &rank, EventSink &events) {
+  SessionOptions options = optionsFor(small, {"", ""});
+  options.collectives = rank.together;
+  options.sharding = Sharding::Modules;
+  options.events = &events;
+  Session session(rank.device, modules(), std::move(options));
+  small.setValues(session);
+  return session;
+}
+
 /// Trains on so many ranks and expects of each what one rank has.
 static void expectAsAlone(const PipelineModel &model, const std::vector<SessionModule> &modules, const Way &way,
                           const std::string &device, int ranks, int count, int batches, std::vector<size_t> stages = {}) {
@@ -132,7 +147,7 @@ TEST(PipelineRanks, AnyNumberOfStagesAndBatches) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(batches) + " batches");
     expectAsAlone(small, modules(), {"", ""}, "cpu:threads=1", ranks, 5, batches);
   }
-  // What the last stage reads of the first passes through those between, in bf16, too.
+  // The last stage reads a value of the first, which passes through those between, in bf16, too.
   PipelineModel model;
   model.element = "bf16";
   std::vector<SessionModule> given = model.modules();
@@ -167,6 +182,9 @@ TEST(PipelineRanks, EachHoldsItsModulesAndFewBatches) {
       EXPECT_EQ(before, (rank.number() ? 5 + 3 * 2 : 3 + 3 * 2) * matrix);
       rank.device->memory().resetPeak();
       trainOn(session, small, 3, i ? 12 : 4);
+      // What plans leave to messages is what these take.
+      EXPECT_EQ(rank.device->transfer().leftToMessages(), rank.together->figures().peakBytes);
+      EXPECT_GT(rank.device->transfer().leftToMessages(), 0u);
       peaks[i][size_t(rank.number())] = rank.device->memory().peakBytes(Space::DeviceDram);
     }),
               nothing(2));
@@ -239,6 +257,87 @@ TEST(PipelineRanks, CheckpointsGoOnWithOtherStages) {
   }
 }
 
+// A rank whose device is too small says so before any other waits for it, and a step that ends where it begins serves them.
+TEST(PipelineRanks, ARankThatCannotBeginIsNamed) {
+  Session one = makeAlone(small, modules());
+  Pipelined expected = trainOn(one, small, 2, 3);
+  for (int failing : {0, 1, 2}) {
+    EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
+      bool fails = rank.number() == failing;
+      if (fails) {
+        rank.device = Device::open("sim:dram=64KiB,pinned=16MiB,threads=1");
+        rank.together = makeCollectives(rank.device, rank.transport);
+      }
+      Session session = makeRank(rank, small, modules(), {"", "", plan});
+      auto [code, what] = errorOf([&] { trainOn(session, small, 1, 3); });
+      EXPECT_EQ(code, fails ? ErrorCode::BudgetInfeasible : ErrorCode::RankFailed) << what;
+      EXPECT_NE(what.find("the smallest budget is"), what.npos) << what;
+      if (!fails) {
+        EXPECT_NE(what.find("rank " + std::to_string(failing) + " cannot take step 1"), what.npos) << what;
+      }
+    }),
+              nothing(3));
+    EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
+      FailingPrograms events;
+      Session session = makeWatched(rank, events);
+      events.failsStep = rank.number() == failing;
+      auto [code, what] = errorOf([&] { trainOn(session, small, 1, 3); });
+      EXPECT_NE(what.find("the test ends this step"), what.npos) << what;
+      events.failsStep = false;
+      Pipelined own = trainOn(session, small, 2, 3);
+      EXPECT_EQ(own.losses, expected.losses);
+    }),
+              nothing(3));
+  }
+}
+
+// An evaluation that fails on one rank is an error on all, and the next step is taken.
+TEST(PipelineRanks, AnEvaluationThatFailsFailsOnAll) {
+  for (int failing : {0, 1, 2})
+    EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
+      FailingPrograms events;
+      Session session = makeWatched(rank, events);
+      trainOn(session, small, 1, 2);
+      events.left = rank.number() == failing ? 0 : -1;
+      auto [code, what] = errorOf([&] {
+        for (const auto &[name, tensor] : session.evaluate(small.batch(rank.device, 5, 5)))
+          values(tensor);
+      });
+      EXPECT_EQ(code, rank.number() == failing ? ErrorCode::TransferFailed : ErrorCode::RankFailed)
+          << rank.number() << " of " << failing << ": " << what;
+      events.left = -1;
+      trainOn(session, small, 1, 2);
+    }),
+              nothing(3));
+}
+
+// Batches of other extents run their own programs on every rank, and are evaluated by theirs.
+TEST(PipelineRanks, BatchesOfOtherExtents) {
+  PipelineModel shorter{.rows = 48};
+  std::vector<SessionModule> others = shorter.modules();
+  auto course = [&](Session &session) {
+    session.addSizes(others);
+    Pipelined run;
+    for (int i = 0; i < 3; ++i) {
+      std::vector<TensorMap> step = batchesOf(session, small, 3);
+      step[size_t(i)] = shorter.batch(session.device(), i, 9);
+      StepResult result = session.step(step, 1e-2);
+      run.losses.push_back(result.loss);
+      run.norms.push_back(result.gradNorm);
+    }
+    run.losses.push_back(session.evaluate(shorter.batch(session.device(), 7, 7)).at("loss").item());
+    return run;
+  };
+  Session one = makeAlone(small, modules());
+  Pipelined expected = course(one);
+  for (const char *services : {"", plan})
+    EXPECT_EQ(onRanks(3, "sim:streams,dram=4MiB,pinned=16MiB,threads=1,adversarial=3", [&](Rank &rank) {
+      Session session = makeRank(rank, small, modules(), {"", "", services});
+      EXPECT_TRUE(course(session) == expected);
+    }),
+              nothing(3));
+}
+
 // Where the loss is scaled, NaN in a batch has all ranks skip the step, and the scale falls on all.
 TEST(PipelineRanks, AScaledLossThatIsNoneIsSkippedOnAll) {
   auto trainScaled = [](Session &session) {
@@ -309,12 +408,7 @@ TEST(PipelineRanks, ARankThatFailsIsNamedAndTheNextStepIsTaken) {
       Pipelined expected = trainOn(one, small, 2, 4);
       EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
         FailingPrograms events;
-        SessionOptions options = optionsFor(small, {"", ""});
-        options.collectives = rank.together;
-        options.sharding = Sharding::Modules;
-        options.events = &events;
-        Session session(rank.device, modules(), std::move(options));
-        small.setValues(session);
+        Session session = makeWatched(rank, events);
         trainOn(session, small, 1, 4);
         if (rank.number() == failing)
           events.left = at;
@@ -333,7 +427,7 @@ TEST(PipelineRanks, ARankThatFailsIsNamedAndTheNextStepIsTaken) {
     }
 }
 
-// What cannot be is refused on every rank with what to do, and whatever can go on does.
+// A pipeline that cannot be is refused on every rank with what to do, and whatever can go on does.
 TEST(PipelineRanks, RefusesWhatCannotBe) {
   auto refused = [](int ranks, const std::function<void(Rank &)> &body, const std::string &why) {
     for (const std::string &what : onRanks(ranks, "cpu:threads=1", body))

@@ -259,7 +259,7 @@ TEST_P(RankForecasts, OfAPipelineAreWhatRanksDo) {
     }
     EXPECT_GE(most.peakBytes, planned.bytes / 2);
   }
-  RankForecast none(GetParam(), {modules[0]}, {}, {.ranks = 2});
+  RankForecast none(GetParam(), {modules[0]}, {}, {.ranks = 20000}); // no thread for each
   EXPECT_NE(none.play(Sharding::Modules).why.find("each rank runs one at least"), std::string::npos);
 }
 

@@ -245,10 +245,12 @@ static void playTogether(std::vector<RankStep> &steps,
 }
 
 RankStep RankForecast::playPipeline() const {
-  std::vector<RankStep> steps;
-  for (int rank = 0; rank < run_.ranks; ++rank)
-    steps.push_back({.strategy = Sharding::Modules, .rank = rank});
+  std::vector<RankStep> steps{{.strategy = Sharding::Modules}};
   try {
+    OwnDevice own(twin_);
+    PipelineStages(makeModules(*own, modules_), options_.stages, run_.ranks); // before there is a thread for each
+    for (int rank = 1; rank < run_.ranks; ++rank)
+      steps.push_back({.strategy = Sharding::Modules, .rank = rank});
     playTogether(steps, [&](RankStep &step, std::shared_ptr<VirtualGroup> group) {
       playOn(allMemory, std::nullopt, step, std::move(group));
     });

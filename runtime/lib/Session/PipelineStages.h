@@ -56,8 +56,8 @@ struct Crossing {
 /// Returns what crosses to the stage that begins with module `boundary`, in an order that is the same on both sides.
 std::vector<Crossing> crossingsTo(size_t boundary, std::span<const Module> modules, const Wiring &wiring);
 
-/// What a rank does in a step, one after the other. `Receive` asks for what the stage before sends of a batch, and
-/// `Forward` reads it.
+/// A PipelineAct is one of the things that a rank does in a step, one after the other. `Receive` asks for what the stage
+/// before sends of a batch, and `Forward` reads it.
 enum class PipelineAct : int8_t { Receive, Forward, Send, ReceiveGradient, Backward, SendGradient };
 
 struct PipelineMove {

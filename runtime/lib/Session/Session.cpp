@@ -474,7 +474,7 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
   isUpdating = false;
   if (passage)
     passage->leave(outputs, ids);
-  if (found.empty() && !hasLoss(portsNow()))
+  if (!hasLoss(portsNow()))
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
   lastOutputs = byName(portsNow().back().outputs, outputs.back());
@@ -534,6 +534,15 @@ void Session::State::abort() {
     services->abortStep();
 }
 
+void Session::State::requireTrainable() const {
+  requireWhole();
+  requireValues();
+  for (const Module &module : modules)
+    if (!module.hasBackward())
+      throw Error(ErrorCode::InvalidArgument,
+                  "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
+}
+
 void Session::State::noteLoss(double loss) {
   if (std::isfinite(loss))
     return;
@@ -553,12 +562,7 @@ double Session::forwardBackward(const TensorMap &batch) {
   try {
     if (!s.waiting && s.announced.empty())
       s.beginShared({});
-    s.requireWhole();
-    s.requireValues();
-    for (const Module &module : s.modules)
-      if (!module.hasBackward())
-        throw Error(ErrorCode::InvalidArgument,
-                    "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
+    s.requireTrainable();
     s.checkInBackward();
     if (s.sharesGradients() && s.announced.empty())
       throw Error(ErrorCode::InvalidArgument, "ranks that have the sums of some gradients alone, or some modules, take whole "
@@ -671,9 +675,11 @@ TensorMap Session::evaluate(const TensorMap &batch) {
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
   EventSink::PhasesApart apart(s.options.events);
+  bool isServed = false; // other ranks get what they wait for, whatever happens here
   try {
     if (s.services)
       s.services->beginEvaluation();
+    isServed = s.isPipelined();
     if (s.isPipelined())
       outputs.back() = s.evaluatePipeline(wiring, placed);
     for (size_t m = 0; m < modules.size() && !s.isPipelined(); ++m)
@@ -681,8 +687,8 @@ TensorMap Session::evaluate(const TensorMap &batch) {
     if (s.services)
       s.services->endEvaluation();
   } catch (const std::exception &error) {
-    if (s.isGathered())
-      s.options.collectives->abandon(error.what()); // others wait for the blocks that are left
+    if ((s.isGathered() || s.isPipelined()) && !isServed)
+      s.options.collectives->abandon(error.what()); // others wait for what is left
     if (s.services)
       s.services->abortEvaluation();
     throw;
@@ -729,8 +735,9 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   try {
     if (state_->isPipelined())
       state_->runPipeline(microBatches);
-    for (const TensorMap &batch : microBatches.first(state_->isPipelined() ? 0 : microBatches.size()))
-      forwardBackward(batch);
+    else
+      for (const TensorMap &batch : microBatches)
+        forwardBackward(batch);
     return optimize(rates, hooks);
   } catch (const std::exception &) {
     if (state_->cause) // what another rank says of it

@@ -22,6 +22,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
+#include <tuple>
 
 namespace segue::inline runtime {
 
@@ -42,6 +43,16 @@ void Session::State::leaveModules(std::vector<Module> &given) const {
   for (size_t m = 0; m < given.size(); ++m)
     if (!shards->stages()->has(options.collectives->rank(), m))
       given[m] = given[m].elsewhere();
+}
+
+std::pair<std::vector<Crossing>, std::vector<Crossing>> Session::State::crossingsOf(const Wiring &wiring) const {
+  auto [begin, end] = ownModules();
+  std::pair<std::vector<Crossing>, std::vector<Crossing>> crossings;
+  if (begin > 0)
+    crossings.first = crossingsTo(begin, modulesNow(), wiring);
+  if (end < modules.size())
+    crossings.second = crossingsTo(end, modulesNow(), wiring);
+  return crossings;
 }
 
 void Session::State::requireSameBatches(const std::vector<StepWord> &words) {
@@ -159,37 +170,38 @@ static bool isOfTransport(const std::exception &error) {
 class Session::State::PipelineStep {
 public:
   PipelineStep(State &state, std::span<const TensorMap> batches)
-      : s(state), batches(batches), rank(s.options.collectives->rank()), neighbours(s.device, *s.options.collectives) {
+      : state_(state), batches_(batches), rank_(state.options.collectives->rank()),
+        neighbours_(state.device, *state.options.collectives) {
     for (const TensorMap &batch : batches) {
-      Flight &flight = flights.emplace_back();
-      flight.wiring = s.wiringFor(batch);
-      flight.sizes = s.sizes;
-      const PipelineStages &stages = *s.shards->stages();
-      if (rank > 0)
-        flight.passage.in = crossingsTo(stages.begin(rank), s.modulesNow(), flight.wiring);
-      if (rank + 1 < stages.ranks())
-        flight.passage.out = crossingsTo(stages.end(rank), s.modulesNow(), flight.wiring);
+      Flight &flight = flights_.emplace_back();
+      flight.wiring = state_.wiringFor(batch);
+      flight.sizes = state_.sizes;
+      std::tie(flight.passage.in, flight.passage.out) = state_.crossingsOf(flight.wiring);
     }
   }
 
+  /// Runs the step, which begins here for services, too. From here on others wait for this rank.
   void run() {
-    std::vector<PipelineMove> moves = pipelineMoves(rank, s.shards->stages()->ranks(), batches.size());
+    std::vector<PipelineMove> moves = pipelineMoves(rank_, state_.shards->stages()->ranks(), batches_.size());
     size_t next = 0;
     try {
+      if (state_.services)
+        state_.services->setStep(state_.step + 1);
+      state_.enter(Phase::StepBegin);
       for (; next < moves.size(); ++next) {
-        neighbours.begin();
+        neighbours_.begin();
         make(moves[next]);
       }
     } catch (const std::exception &error) {
-      s.passage = nullptr;
+      state_.passage = nullptr;
       if (!isOfTransport(error))
         serve(std::span(moves).subspan(next));
       throw;
     }
-    for (const Flight &flight : flights)
+    for (const Flight &flight : flights_)
       noteLosses(flight);
-    if (s.lateFailure)
-      throw *std::exchange(s.lateFailure, std::nullopt);
+    if (state_.lateFailure)
+      throw *std::exchange(state_.lateFailure, std::nullopt);
   }
 
 private:
@@ -205,27 +217,27 @@ private:
   };
 
   void make(const PipelineMove &move) {
-    Flight &flight = flights[move.batch];
+    Flight &flight = flights_[move.batch];
     Passage &passage = flight.passage;
-    s.sizes = flight.sizes;
-    s.batchAtHand = int64_t(move.batch);
+    state_.sizes = flight.sizes;
+    state_.batchAtHand = int64_t(move.batch);
     switch (move.act) {
     case PipelineAct::Receive:
       for (const Crossing &in : passage.in)
-        passage.received.push_back(neighbours.receive(*in.desc, nameOf(in, s.modules, false), rank - 1));
+        passage.received.push_back(neighbours_.receive(*in.desc, nameOf(in, state_.modules, false), rank_ - 1));
       break;
     case PipelineAct::Forward:
-      forward(flight, batches[move.batch]);
+      forward(flight, batches_[move.batch]);
       break;
     case PipelineAct::Send:
       for (size_t i = 0; i < passage.out.size(); ++i)
-        neighbours.send(passage.sent[i], passage.out[i].desc, rank + 1);
+        neighbours_.send(passage.sent[i], passage.out[i].desc, rank_ + 1);
       passage.sent.clear();
       break;
     case PipelineAct::ReceiveGradient:
       for (const Crossing &out : passage.out)
         flight.received.push_back(
-            out.gradient ? neighbours.receive(*out.gradient, nameOf(out, s.modules, true), rank + 1) : Tensor());
+            out.gradient ? neighbours_.receive(*out.gradient, nameOf(out, state_.modules, true), rank_ + 1) : Tensor());
       break;
     case PipelineAct::Backward:
       backward(flight);
@@ -233,72 +245,72 @@ private:
     case PipelineAct::SendGradient:
       for (size_t i = 0; i < passage.in.size(); ++i)
         if (passage.in[i].gradient)
-          neighbours.send(passage.gradients[i], passage.in[i].gradient, rank - 1);
+          neighbours_.send(passage.gradients[i], passage.in[i].gradient, rank_ - 1);
       passage.gradients.clear();
       break;
     }
   }
 
   void forward(Flight &flight, const TensorMap &batch) {
-    s.passage = &flight.passage;
-    flight.losses = s.runForward(flight.wiring, s.placeBatch(flight.wiring, batch));
-    s.passage = nullptr;
-    flight.recording = s.tape.takeSteps();
-    flight.batchValues = std::exchange(s.batchValues, {});
-    flight.seeds = std::exchange(s.losses, {});
+    state_.passage = &flight.passage;
+    flight.losses = state_.runForward(flight.wiring, state_.placeBatch(flight.wiring, batch));
+    state_.passage = nullptr;
+    flight.recording = state_.tape.takeSteps();
+    flight.batchValues = std::exchange(state_.batchValues, {});
+    flight.seeds = std::exchange(state_.losses, {});
   }
 
   void backward(Flight &flight) {
-    s.inputGradients.clear();
-    s.tape.putSteps(std::move(flight.recording));
-    s.batchValues = std::move(flight.batchValues);
-    s.losses = std::move(flight.seeds);
+    state_.inputGradients.clear();
+    state_.tape.putSteps(std::move(flight.recording));
+    state_.batchValues = std::move(flight.batchValues);
+    state_.losses = std::move(flight.seeds);
     for (size_t i = 0; i < flight.received.size(); ++i)
       if (flight.received[i])
-        s.tape.add(flight.passage.sentIds[i], std::move(flight.received[i]));
+        state_.tape.add(flight.passage.sentIds[i], std::move(flight.received[i]));
     flight.received.clear();
-    s.passage = &flight.passage;
-    s.runBackward();
-    s.passage = nullptr;
-    ++s.waiting;
+    state_.passage = &flight.passage;
+    state_.runBackward();
+    state_.passage = nullptr;
+    ++state_.waiting;
   }
 
   void noteLosses(const Flight &flight) {
-    auto [begin, end] = s.ownModules();
+    auto [begin, end] = state_.ownModules();
     double loss = 0;
     size_t next = 0;
-    for (size_t m = 0; m < s.ports.size(); ++m)
-      for (const Value &output : s.ports[m].outputs)
+    for (size_t m = 0; m < state_.ports.size(); ++m)
+      for (const Value &output : state_.ports[m].outputs)
         if (isLoss(output)) {
-          s.batchLosses.push_back(m >= begin && m < end ? flight.losses.at(next++).item() : 0);
-          loss += s.batchLosses.back();
+          state_.batchLosses.push_back(m >= begin && m < end ? flight.losses.at(next++).item() : 0);
+          loss += state_.batchLosses.back();
         }
-    s.noteLoss(loss);
+    state_.noteLoss(loss);
   }
 
   /// Does what others wait for in these moves, of which the first may have begun.
   void serve(std::span<const PipelineMove> moves) {
     try {
       for (const PipelineMove &move : moves) {
-        const Passage &passage = flights[move.batch].passage;
+        const Passage &passage = flights_[move.batch].passage;
         if (move.act == PipelineAct::Receive || move.act == PipelineAct::SendGradient)
-          neighbours.serve(descsOf(passage.in, move.act == PipelineAct::SendGradient), rank - 1,
+          neighbours_.serve(descsOf(passage.in, move.act == PipelineAct::SendGradient), rank_ - 1,
                            move.act == PipelineAct::SendGradient);
         else if (move.act == PipelineAct::Send || move.act == PipelineAct::ReceiveGradient)
-          neighbours.serve(descsOf(passage.out, move.act == PipelineAct::ReceiveGradient), rank + 1,
+          neighbours_.serve(descsOf(passage.out, move.act == PipelineAct::ReceiveGradient), rank_ + 1,
                            move.act == PipelineAct::Send);
       }
-      neighbours.wait();
+      neighbours_.wait();
     } catch (const std::exception &error) {
-      s.options.collectives->abandon(error.what());
+      state_.options.collectives->abandon(error.what());
     }
   }
 
-  State &s;
-  std::span<const TensorMap> batches;
-  int rank;
-  std::vector<Flight> flights;
-  Neighbours neighbours;
+  State &state_;
+  std::span<const TensorMap> batches_;
+  int rank_;
+  std::vector<Flight> flights_;
+  Neighbours neighbours_;
 };
 
 void Session::State::runPipeline(std::span<const TensorMap> batches) {
@@ -309,17 +321,10 @@ void Session::State::runPipeline(std::span<const TensorMap> batches) {
           giveBack(tensor);
   };
   try {
-    requireWhole();
-    requireValues();
-    for (const Module &module : modules)
-      if (!module.hasBackward())
-        throw Error(ErrorCode::InvalidArgument,
-                    "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
+    requireTrainable();
     PipelineStep step(*this, batches);
     prepareStreamed(announced, batches);
-    if (services)
-      services->setStep(this->step + 1);
-    enter(Phase::StepBegin);
+    meetOnce({}); // until now a rank could say that it has no room, and nobody waited for it
     step.run();
     giveAllBack();
   } catch (const std::exception &error) {
@@ -349,11 +354,7 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
   const std::vector<Module> &modules = modulesNow();
   int rank = ranks.rank(), last = ranks.ranks() - 1;
   auto [begin, end] = ownModules();
-  std::vector<Crossing> in, out;
-  if (rank > 0)
-    in = crossingsTo(begin, modules, wiring);
-  if (rank < last)
-    out = crossingsTo(end, modules, wiring);
+  auto [in, out] = crossingsOf(wiring);
   std::vector<std::shared_ptr<const TensorDesc>> results;
   for (const Value &output : modules.back().outputs()) {
     auto dense = std::make_shared<TensorDesc>(output.desc().shape, output.desc().element);
@@ -404,6 +405,8 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     }
     throw;
   }
+  for (const Tensor &tensor : found) // who has the memory of the host may read it at once
+    wait(tensor);
   return found;
 }
 

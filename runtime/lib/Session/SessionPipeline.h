@@ -16,7 +16,7 @@ namespace segue::inline runtime {
 /// A Passage is what a batch brings into a stage and takes out of it: values, and places on the tape for their
 /// gradients.
 struct Session::State::Passage {
-  /// What crosses to this stage, and to the next one.
+  /// The values that cross to this stage, and to the next one.
   std::vector<Crossing> in, out;
   /// The tensors of each, where they are under way.
   std::vector<Tensor> received, sent;

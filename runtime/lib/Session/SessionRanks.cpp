@@ -9,9 +9,9 @@
 // they train before the first step, and meet three times in each: before it begins, when
 // gradients have been added up, which begins while backward runs, and before the first
 // parameter is written. Where each has some gradients alone they meet for their norm, too, and
-// before the first block where it has some parameters alone. In a pipeline all have the same
-// batches, and modules of their own. A rank whose step fails says so at
-// the meeting that is next, so that no rank updates anything.
+// where it has some parameters or modules alone, before the first block, when all are ready. In
+// a pipeline all have the same batches. A rank whose step fails says so at the meeting that is
+// next, so that no rank updates anything.
 //
 //===----------------------------------------------------------------------===//
 
@@ -53,7 +53,8 @@ static uint64_t hashOfBatches(std::span<const TensorMap> batches) {
   HashOfPieces hash;
   for (const TensorMap &batch : batches)
     for (const auto &[name, tensor] : batch) {
-      hash.add(name.data(), name.size() + 1);
+      std::string what = name + (tensor ? TensorDesc(tensor.shape(), tensor.element()).str() : "");
+      hash.add(what.data(), what.size() + 1);
       if (tensor)
         forEachPiece(tensor, [&](std::span<const std::byte> bytes) { hash.add(bytes.data(), bytes.size()); });
     }
@@ -81,8 +82,11 @@ void Session::State::beginShared(std::span<const TensorMap> batches) {
                                              " " + std::to_string(words[rank].batches) +
                                              "; ranks that gather parameters take equally many (zero3)");
     }
-  if (std::ranges::any_of(words, &StepWord::wantsToAgree))
+  bool agrees = std::ranges::any_of(words, &StepWord::wantsToAgree);
+  if (agrees)
     agree();
+  if (agrees || batches.size() > leftForBatches)
+    leaveHostToMessages(batches);
 }
 
 //===----------------------------------------------------------------------===//
@@ -197,7 +201,6 @@ void Session::State::agree() {
   reduction.emplace(options.collectives);
   if (!isPipelined()) // where each has all gradients of its own
     reduction->plan(modules, table, sharesGradients() ? shards.get() : nullptr);
-  leaveHostToMessages();
   hasTold = false;
   hasAgreed = true;
 }
@@ -313,9 +316,9 @@ static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_
 std::span<const std::string_view> Session::State::meetingsOfStep() const {
   static constexpr std::string_view all[] = {"begin", "gradients", "update"};
   static constexpr std::string_view withNorm[] = {"begin", "gradients", "norm", "update"};
-  static constexpr std::string_view withGathering[] = {"begin", "gathering", "gradients", "norm", "update"};
-  if (isGathered())
-    return withGathering;
+  static constexpr std::string_view withReady[] = {"begin", "ready", "gradients", "norm", "update"};
+  if (isGathered() || isPipelined())
+    return withReady;
   return sharesGradients() ? std::span<const std::string_view>(withNorm) : std::span<const std::string_view>(all);
 }
 

@@ -120,17 +120,21 @@ messagesOf(const ParameterTable &table, const ShardedStates &shards, int ranks, 
   return messages;
 }
 
-void Session::State::leaveHostToMessages() {
+void Session::State::leaveHostToMessages(std::span<const TensorMap> batches) {
   Collectives &ranks = *options.collectives;
   std::vector<std::vector<uint64_t>> sums, gathered, updates;
   for (const GradientReduction::Message &message : reduction->messages())
     for (std::vector<uint64_t> &sum = sums.emplace_back(); size_t slot : message.slots)
       sum.push_back(TensorDesc(table.infos()[slot].desc.shape, ElementType::f32).spanBytes());
-  if (isPipelined()) { // what a stage reads and gives at most, of two batches, with gradients
-    for (auto [m, end] = ownModules(); m < end; ++m)
-      for (const std::vector<Value> *values : {&modules[m].inputs(), &modules[m].outputs()})
-        for (const Value &value : *values)
-          gathered.resize(gathered.size() + 4, {value.desc().spanBytes()});
+  if (isPipelined()) {
+    for (const TensorMap &batch : batches) {
+      auto [in, out] = crossingsOf(wiringFor(batch));
+      for (const std::vector<Crossing> *crossings : {&in, &out})
+        for (const Crossing &crossing : *crossings)
+          for (const auto &desc : {crossing.desc, crossing.gradient})
+            if (desc)
+              gathered.push_back({desc->spanBytes()});
+    }
   } else if (shards) {
     auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
     for (const auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes(), isSent))
@@ -140,6 +144,7 @@ void Session::State::leaveHostToMessages() {
       if (rankOf(slot))
         gathered.resize(gathered.size() + 2, {table.infos()[slot].desc.spanBytes()});
   }
+  leftForBatches = batches.size();
   gathered.insert(gathered.end(), sums.begin(), sums.end());
   device->transfer().leaveToMessages(std::max(ranks.memoryFor(gathered), ranks.memoryFor(updates)));
 }

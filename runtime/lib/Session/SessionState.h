@@ -121,6 +121,8 @@ struct Session::State {
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);
   void runBackward();
+  /// Throws where parameters are torn or have no values, or a module has no backward.
+  void requireTrainable() const;
   /// Notes the loss of a batch that is none: it has the step skipped, or ends it.
   void noteLoss(double loss);
   /// Returns the modules that this rank runs, and up to where.
@@ -203,6 +205,8 @@ struct Session::State {
   bool isPipelined() const { return isShared() && options.sharding == Sharding::Modules; }
   /// Takes the programs of modules that other ranks run out of these.
   void leaveModules(std::vector<Module> &modules) const;
+  /// Returns what crosses to this rank's stage, and to the next one, for batches that the modules at hand run.
+  std::pair<std::vector<Crossing>, std::vector<Crossing>> crossingsOf(const Wiring &wiring) const;
   /// Runs forward and backward of all batches of a step, in the order of a pipeline.
   void runPipeline(std::span<const TensorMap> batches);
   /// Throws where ranks were not given the same batches.
@@ -215,7 +219,7 @@ struct Session::State {
   std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed);
   struct Passage;
   class PipelineStep;
-  /// What comes from the stage before and goes to the next one in the batch at hand; null outside of a pipeline's
+  /// The values of the batch at hand that come from the stage before and go to the next one; null outside of a pipeline's
   /// batch.
   Passage *passage = nullptr;
   /// The number of the batch at hand within the step of a pipeline; elsewhere that is `waiting`.
@@ -262,8 +266,9 @@ struct Session::State {
   void checkCanBeShared() const;
   /// Leaves the updates of this rank's parameters in the modules, and no others.
   void shareOptimizers();
-  /// Has what is kept in page-locked memory leave the room that messages of a step take there.
-  void leaveHostToMessages();
+  /// Has what is kept in page-locked memory leave the room that messages of a step take there, which has these batches.
+  void leaveHostToMessages(std::span<const TensorMap> batches);
+  size_t leftForBatches = 0;
   /// Gives every rank the parameters that others have updated. Throws StateTorn.
   void shareUpdates(int64_t number);
   /// Writes what `make` returns of each rank: to a file rank 0 does, with the states of the others, which send them, and
@@ -406,7 +411,7 @@ struct Session::State {
     /// The plan that was made for it; where it goes by none, what its check has found.
     std::optional<PlannedStep> planned;
     std::optional<CheckedStep> checked;
-    /// What such a step gathers, once one has.
+    /// The blocks that such a step gathers, in their order; none before one has.
     std::vector<Gathering> gatherings;
   };
   std::list<KnownStep> known;

@@ -111,9 +111,10 @@ void StreamedParameters::findResidents(const std::vector<Module> &modules, const
     return uses;
   };
   for (size_t m = 0; m < modules.size(); ++m) {
-    for (const std::vector<Value> *values : {&modules[m].parameters(), &modules[m].frozen()})
-      for (size_t i = 0; arePlanned() && modules[m].isElsewhere() && i < values->size(); ++i)
-        streamed_[table_.slotOf(m, (*values)[i].name)] = false;
+    if (arePlanned() && modules[m].isElsewhere())
+      for (const std::vector<Value> *values : {&modules[m].parameters(), &modules[m].frozen()})
+        for (const Value &value : *values)
+          streamed_[table_.slotOf(m, value.name)] = false;
     for (std::string_view name : {"forward", "backward", "inference"})
       if (const Program *program = modules[m].find(name))
         note(m, *program);
