@@ -27,7 +27,8 @@ import segue
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from models import GPT, GPTConfig  # noqa: E402
+from models import GPT, GPTConfig, GPTFirst, GPTLast  # noqa: E402
+from models.gpt import Block  # noqa: E402
 
 ROWS, WIDTH = 4, 16
 
@@ -231,32 +232,48 @@ class Head(nn.Module):
         return {"loss": nn.functional.mse_loss(self.linear(h), y)}
 
 
-def pipelined(folder):
-    """Each of three ranks has some of four modules; one rank alone has all."""
+def layers(device):
+    h = torch.zeros(ROWS, WIDTH)
+    modules = {f"layer{i}": segue.compile(Layer() if i else First(), (h,), device=device) for i in range(3)}
+    return modules | {"head": segue.compile(Head(), (h, torch.zeros(ROWS, 1)), device=device)}
+
+
+def tied_gpt(device):
+    """A GPT in three modules, whose table of tokens is its head's, too."""
+    cfg = GPTConfig(layers=3, dim=32, heads=4, seq=32)
+    first, middle, last = GPTFirst(cfg, 1), Block(cfg), GPTLast(cfg, 1)
+    last.head.weight = first.wte.weight
+    tokens, h = torch.zeros(4, 32, dtype=torch.int64), torch.zeros(4, 32, 32)
+    examples = {"first": (first, (tokens,)), "middle": (middle, (h,)), "last": (last, (h, tokens))}
+    return {name: segue.compile(module, example, device=device) for name, (module, example) in examples.items()}
+
+
+def pipelined(folder, tied):
+    """Each of three ranks has some of the modules; one rank alone has all."""
     found = {}
+    make, names, part_of = (tied_gpt, ("tokens", "targets"), gpt_batch) if tied else (layers, ("x", "y"), batch)
     several = {"distributed": "pipeline"} if ranks() > 1 else {}
     name = "pipelined" if ranks() > 1 else "alone"
     for mode, options in MODES.items() if ranks() > 1 else [("in memory", {"device": "cpu:threads=1"})]:
         torch.manual_seed(rank())  # values are those of rank 0
-        h, device = torch.zeros(ROWS, WIDTH), options["device"]
-        modules = {f"layer{i}": segue.compile(Layer() if i else First(), (h,), device=device) for i in range(3)}
-        modules["head"] = segue.compile(Head(), (h, torch.zeros(ROWS, 1)), device=device)
+        modules = make(options["device"])
         trainer = segue.Trainer(modules, optimizer=adamw(), clip_grad_norm=1.0, grad_accumulation=4, **several, **options)
 
         def whole(step):
-            return dict(zip("xy", (torch.cat(each) for each in zip(*(batch(step, part) for part in range(4))))))
+            return dict(zip(names, (torch.cat(each) for each in zip(*(part_of(step, part) for part in range(4))))))
 
         taken = []
         for i in range(10):
             loss = trainer.step(**whole(i))
             taken.append([loss.hex(), trainer.last.grad_norm.hex()])
-        evaluated = trainer.evaluate_on([dict(zip("xy", batch(50 + i, 0))) for i in range(3)])["loss"].hex()
+        evaluated = trainer.evaluate_on([dict(zip(names, part_of(50 + i, 0))) for i in range(3)])["loss"].hex()
         elsewhere = list(trainer._session.parameters_elsewhere)
         trainer.save(os.path.join(folder, f"{name}.safetensors"))
         if ranks() > 1:
             dist.barrier()
-        trainer.fit([whole(20 + i) for i in range(4)], epochs=2, evaluate_on=[dict(zip("xy", batch(60, 0)))], progress=False)
-        found[mode] = {"taken": taken, "evaluated": evaluated, "parameters": parameters_of(trainer), "elsewhere": elsewhere}
+        trainer.fit([whole(20 + i) for i in range(4)], epochs=2, evaluate_on=[dict(zip(names, part_of(60, 0)))], progress=False)
+        found[mode] = {"taken": taken, "evaluated": evaluated, "parameters": parameters_of(trainer), "elsewhere": elsewhere,
+                       "modules": [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for m in modules.values() for p in m.parameters()]}
         with open(os.path.join(folder, f"{name}.safetensors"), "rb") as file:
             found[mode]["file"] = hashlib.sha256(file.read()).hexdigest()
         if ranks() > 1:
@@ -265,6 +282,7 @@ def pipelined(folder):
         found["gradients"] = error_of(lambda: trainer.gradients(**whole(0)))
         found["others"] = error_of(lambda: trainer.step(**whole(rank())))
         trainer.step(**whole(0))
+    if several and not tied:
         found["stages"] = error_of(lambda: segue.Trainer(modules, optimizer=adamw(), distributed="pipeline", stages=[2, 2]))
     return found
 

@@ -156,23 +156,25 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
     assert same([each["frozen"] for each in found])[0] == "UnsupportedError"
 
 
-def test_modules_one_behind_the_other(ranks, alone, tmp_path):
-    """Of three ranks each has some of four modules, in whatever mode, and losses, norms, means of evaluations, parameters and files are those of one."""
-    with ranks("pipelined", 3, folder=str(tmp_path)) as group:
-        expected = alone("pipelined", folder=str(tmp_path))["in memory"]
+@pytest.mark.parametrize("tied", [False, True])
+def test_modules_one_behind_the_other(ranks, alone, tmp_path, tied):
+    """Of three ranks each has some of the modules, in whatever mode, and losses, norms, means of evaluations, parameters, PyTorch's, too, and files are
+    those of one; also where the first and the last share a parameter."""
+    with ranks("pipelined", 3, folder=str(tmp_path), tied=tied) as group:
+        expected = alone("pipelined", folder=str(tmp_path), tied=tied)["in memory"]
         done = [group.done(rank) for rank in range(3)]
     assert [each.code for each in done] == [0, 0, 0], "".join(each.error for each in done)
     found = [each.result for each in done]
     for mode in programs.MODES:
         for each in found:
-            for what in ("taken", "evaluated", "parameters", "file"):
+            for what in ("taken", "evaluated", "parameters", "modules", "file"):
                 assert each[mode][what] == expected[what], (mode, what)
         elsewhere = [set(each[mode]["elsewhere"]) for each in found]
         assert not set.intersection(*elsewhere) and all(len(each) >= 4 for each in elsewhere)
     for each in found:
         assert "take whole steps" in each["gradients"][1], each["gradients"]
         assert each["others"][0] == "RankFailedError" and "every rank of a pipeline is given the same batches" in each["others"][1]
-        assert each["stages"][0] == "InvalidArgumentError" and "stages are given for 2 ranks" in each["stages"][1]
+        assert tied or each["stages"][0] == "InvalidArgumentError" and "stages are given for 2 ranks" in each["stages"][1], each["stages"]
 
 
 def test_parameters_that_are_gathered(alone, cache, tmp_path):

@@ -168,10 +168,12 @@ def test_parameters_that_are_shared_out(gpt, device, budget, tmp_path):
     assert steps_of(ranks(gpt, 3, on + resumed)) == steps_of(run(gpt, alone + resumed))
 
 
-@pytest.mark.parametrize("device, budget", [("cpu:threads=1", None), ("sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1", None),
-                                            ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None), ("cpu:threads=1", "2MiB")])
-def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
-    """Two halves of a GPT on two ranks: the steps and the file of one rank that has both; a rank that is missing a file is told so."""
+@pytest.mark.parametrize("device, budget, tied", [("cpu:threads=1", None, False), ("sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1", None, False),
+                                                  ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None, False), ("cpu:threads=1", "2MiB", False),
+                                                  ("sim:streams,dram=64MiB,pinned=64MiB,threads=1,adversarial=3", None, True), ("cpu:threads=1", "2MiB", True)])
+def test_files_that_run_one_behind_the_other(tmp_path, device, budget, tied):
+    """Two halves of a GPT on two ranks: the steps and the file of one rank that has both, also where the table of tokens is the head's, too; a rank that is
+    missing a file is told so."""
     torch.manual_seed(0)
     cfg = GPTConfig(layers=4, dim=64, heads=4, seq=32)
     tokens = torch.zeros(4, 32, dtype=torch.int64)
@@ -179,20 +181,24 @@ def test_files_that_run_one_behind_the_other(tmp_path, device, budget):
     for name, half, example in (("first", GPTFirst(cfg, 2), (tokens,)), ("last", GPTLast(cfg, 2), (torch.zeros(4, 32, 64), tokens))):
         segue.compile(half, example, optimizer=segue.AdamW(lr=1e-2), name=name).save(tmp_path / f"{name}.segue")
         weights |= {f"{name}.{key}" if key.startswith("h.") else key: value for key, value in half.state_dict().items()}
+    if tied:
+        del weights["head.weight"]
     save_file(weights, tmp_path / "both.safetensors")
-    words = [RUN, "train", "first.segue", "last.segue", "--weights", "both.safetensors", "--data", ROOT / "README.md", "--steps", "10", "--lr", "0.01", "--clip", "1", "--accumulate", "4"]
+    ties = ["--tie", "first.wte.weight=last.head.weight"] if tied else []
+    words = [RUN, "train", "first.segue", "last.segue", *ties, "--weights", "both.safetensors", "--data", ROOT / "README.md", "--steps", "10", "--lr", "0.01", "--clip", "1", "--accumulate", "4"]
     more = ["--budget", budget, "--spill-dir", tmp_path, "--spill-capacity", "64MiB"] if budget else []
     together = [*words, "--device", device, "--ranks", "mpi", "--strategy", "pipeline"]
     one = run(tmp_path, [*words, "--device", "cpu:threads=1", "--save", "one.safetensors"])
     two = ranks(tmp_path, 2, [*together, "--save", "two.safetensors", "--trace", "trace.json", *more])
     assert len(steps_of(one)) == 10 and steps_of(two) == steps_of(one)
-    assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["network"]["messages"] == 10 * 4  # activations; gradients come
+    sent = 1 + 10 * (4 + 1) if tied else 10 * 4  # activations, and a value when ranks agree and behind each step; gradients come
+    assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["network"]["messages"] == sent
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
     small = ranks(tmp_path, 2, [*together, "--budget", "100KiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB"]) if budget else None
     assert not small or (small.returncode and "the smallest budget is" in small.stderr and small.stdout == ""), small.stderr
     three = ranks(tmp_path, 3, together)
     assert three.returncode and "a pipeline of 3 ranks over 2 modules: each rank runs one at least" in three.stderr, three.stderr
-    forecast = run(tmp_path, [RUN, "plan", "first.segue", "last.segue", "--ranks", "2", "--strategy", "pipeline", "--stages", "1,1", "--accumulate", "2"])
+    forecast = run(tmp_path, [RUN, "plan", "first.segue", "last.segue", *ties, "--ranks", "2", "--strategy", "pipeline", "--stages", "1,1", "--accumulate", "2"])
     assert forecast.returncode == 0 and re.search(r"^pipeline +[0-9.]+ ", forecast.stdout, re.M), forecast.stdout + forecast.stderr
 
 

@@ -27,6 +27,8 @@ struct PipelineModel {
   int64_t layers = 3;
   /// The element type of what goes from module to module.
   std::string element = "f32";
+  /// The parameters that modules share.
+  std::vector<std::vector<ParameterRef>> tied;
 
   std::vector<SessionModule> modules() const {
     std::vector<SessionModule> all{{"embed", compiled("embed", embed())}};

@@ -43,10 +43,27 @@ struct FailingPrograms final : ForwardEvents {
 };
 
 struct Pipeline : testing::TestWithParam<Way> {};
+
+struct NamedModel {
+  const char *name;
+  const PipelineModel &model;
+};
+struct PipelineModels : testing::TestWithParam<NamedModel> {};
 } // namespace
 INSTANTIATE_TEST_SUITE_P(Ways, Pipeline, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
 
 static const PipelineModel small;
+/// The first and the last module share a parameter, as a GPT does with its table of tokens; a module between them has it,
+/// too.
+static const PipelineModel tied{.tied = {{{"embed", "embed"}, {"layer1", "v"}, {"head", "head"}}}};
+/// The last one trains what a module before it takes as it is.
+static const PipelineModel tiedToFrozen{.tied = {{{"layer2", "v"}, {"head", "head"}}}};
+
+INSTANTIATE_TEST_SUITE_P(Models, PipelineModels,
+                         testing::Values(NamedModel{"Apart", small}, NamedModel{"Tied", tied},
+                                         NamedModel{"TiedToFrozen", tiedToFrozen}),
+                         [](const auto &info) { return info.param.name; });
+
 static const std::vector<SessionModule> &modules() {
   static const std::vector<SessionModule> all = small.modules();
   return all;
@@ -56,8 +73,11 @@ static SessionOptions optionsFor(const PipelineModel &model, const Way &way) {
   SessionOptions options = optionsOf(way);
   options.maxGradNorm = 0.1;
   options.wires = model.wires();
+  options.tied = model.tied;
   return options;
 }
+
+static std::string fullName(const ParameterRef &ref) { return ref.module + "." + ref.name; }
 
 static std::vector<TensorMap> batchesOf(const Session &session, const PipelineModel &model, int count) {
   std::vector<TensorMap> batches;
@@ -105,13 +125,13 @@ static Session makeRank(Rank &rank, const PipelineModel &model, const std::vecto
   return session;
 }
 
-static Session makeWatched(Rank &rank, EventSink &events) {
-  SessionOptions options = optionsFor(small, {"", ""});
+static Session makeWatched(Rank &rank, const PipelineModel &model, EventSink &events) {
+  SessionOptions options = optionsFor(model, {"", ""});
   options.collectives = rank.together;
   options.sharding = Sharding::Modules;
   options.events = &events;
   Session session(rank.device, modules(), std::move(options));
-  small.setValues(session);
+  model.setValues(session);
   return session;
 }
 
@@ -120,6 +140,10 @@ static void expectAsAlone(const PipelineModel &model, const std::vector<SessionM
                           const std::string &device, int ranks, int count, int batches, std::vector<size_t> stages = {}) {
   Session one = makeAlone(model, modules);
   Pipelined expected = trainOn(one, model, count, batches);
+  std::set<std::string> tied;
+  for (const ParameterInfo &info : one.parameters())
+    if (info.members.size() > 1)
+      tied.insert(info.key);
   std::mutex mutex;
   std::map<std::string, std::vector<float>> tensors;
   EXPECT_EQ(onRanks(
@@ -134,7 +158,8 @@ static void expectAsAlone(const PipelineModel &model, const std::vector<SessionM
                             rank.device->memory().budget(Space::DeviceDram));
                   std::lock_guard lock(mutex);
                   for (auto &[key, value] : own.tensors)
-                    EXPECT_TRUE(tensors.emplace(key, value).second) << key << " is on two ranks";
+                    EXPECT_TRUE(tensors.emplace(key, value).second || (tied.contains(key) && tensors.at(key) == value))
+                        << key << " is on two ranks";
                 },
                 {.seed = 9}),
             nothing(ranks));
@@ -156,17 +181,68 @@ TEST(PipelineRanks, AnyNumberOfStagesAndBatches) {
                 {1, 1, 1, 2});
 }
 
-// Twenty steps of four batches, with the least memory in which neither of two ranks is refused.
-TEST_P(Pipeline, TwoStagesAreOneRank) {
-  const Way &way = GetParam();
+/// Trains on two ranks for twenty steps of four batches, with the least memory in which neither is refused.
+static void expectAsAloneAtLeast(const PipelineModel &model, const Way &way) {
   TemporaryFolder folder;
   std::string name = way.device;
   if (size_t at = name.find("FOLDER"); at != name.npos)
     name.replace(at, 6, folder.path.string());
   uint64_t least = 16 << 20;
   if (*way.services)
-    least = leastOfRanks(2, name, [&](Rank &rank) { makeRank(rank, small, modules(), way).certify(4); });
-  expectAsAlone(small, modules(), way, name + ",dram=" + std::to_string(least), 2, steps, 4);
+    least = leastOfRanks(2, name, [&](Rank &rank) { makeRank(rank, model, modules(), way).certify(4); });
+  expectAsAlone(model, modules(), way, name + ",dram=" + std::to_string(least), 2, steps, 4);
+}
+
+TEST_P(Pipeline, TwoStagesAreOneRank) { expectAsAloneAtLeast(small, GetParam()); }
+
+TEST_P(Pipeline, TwoStagesThatShareAParameterAreOneRank) { expectAsAloneAtLeast(tied, GetParam()); }
+
+// A sum over stages and batches is added up in the order of one rank, whoever updates the parameter.
+TEST(PipelineRanks, ParametersOfSeveralStages) {
+  using Ties = std::vector<std::vector<ParameterRef>>;
+  for (const Ties &ties : {Ties{{{"embed", "embed"}, {"head", "head"}}},
+                           // three users, of which two are in one stage, and two of one module
+                           Ties{{{"embed", "embed"}, {"layer1", "w"}, {"layer1", "v"}, {"head", "head"}}},
+                           // two, of which one is of neighbours
+                           Ties{{{"layer0", "v"}, {"head", "head"}}, {{"layer0", "w"}, {"layer1", "w"}}},
+                           // one that the first of its stages does not train
+                           Ties{{{"layer2", "v"}, {"head", "head"}}, {{"embed", "embed"}, {"layer1", "v"}}},
+                           // one that nobody trains but a stage before
+                           Ties{{{"embed", "embed"}, {"layer2", "w"}}},
+                           // within a stage, if there are two
+                           Ties{{{"layer0", "v"}, {"layer1", "w"}}}})
+    for (auto [ranks, batches] : {std::pair(2, 3), {3, 2}, {4, 5}, {5, 1}}) {
+      SCOPED_TRACE(fullName(ties[0][0]) + " = " + fullName(ties[0].back()) + ", " + std::to_string(ranks) + " ranks, " +
+                   std::to_string(batches) + " batches");
+      PipelineModel model{.tied = ties};
+      expectAsAlone(model, modules(), {"", ""}, "cpu:threads=1", ranks, 4, batches);
+      expectAsAlone(model, modules(), {"", ""}, "sim:streams,dram=16MiB,pinned=16MiB,threads=1,adversarial=3", ranks, 4,
+                    batches);
+    }
+}
+
+// Where each rank has the sums of some gradients alone, a parameter that modules share counts once in the norm, too.
+TEST(PipelineRanks, SharedParametersCountOnceWithEveryStrategy) {
+  // The rank that updates the shared one has the gradient of a module behind those that share it, too.
+  const PipelineModel model{.tied = {{{"embed", "embed"}, {"layer0", "v"}}}};
+  std::vector<Pipelined> found;
+  for (Sharding sharding : {Sharding::None, Sharding::Gradients})
+    EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+      SessionOptions options = optionsFor(model, {"", ""});
+      options.collectives = rank.together;
+      options.sharding = sharding;
+      Session session(rank.device, modules(), std::move(options));
+      model.setValues(session);
+      Pipelined run;
+      for (int i = 0; i < 4; ++i) {
+        std::vector<TensorMap> batches{model.batch(rank.device, i, rank.number())};
+        run.norms.push_back(session.step(batches, 1e-2).gradNorm);
+      }
+      if (rank.number() == 0)
+        found.push_back(std::move(run));
+    }),
+              nothing(2));
+  EXPECT_EQ(found[0].norms, found[1].norms);
 }
 
 // A rank holds what is of its modules, and of activations those of as many batches as there are stages from it on.
@@ -193,15 +269,55 @@ TEST(PipelineRanks, EachHoldsItsModulesAndFewBatches) {
     EXPECT_LE(peaks[1][rank], peaks[0][rank] + 12 * 2 * 64);
 }
 
+// A rank has the value of a parameter that another one updates, and neither states nor an update of it.
+TEST(PipelineRanks, WhoSharesAParameterHasItsValue) {
+  uint64_t matrix = uint64_t(tied.width * tied.width) * sizeof(float);
+  EXPECT_EQ(onRanks(2, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
+    Session session = makeRank(rank, tied, modules(), {"", ""}, {2, 3});
+    // embed and layer0 have three matrices with two states each; layer1 and head share that of embed, and layer1 has one
+    // with states, layer2 two that are frozen.
+    EXPECT_EQ(rank.device->memory().liveBytes(Space::DeviceDram), (rank.number() ? 4 + 2 : 3 + 3 * 2) * matrix);
+    std::vector<std::string> first{"layer0.v", "layer0.w"}, second{"layer1.w", "layer2.v", "layer2.w"};
+    EXPECT_EQ(session.parametersElsewhere(), rank.number() ? first : second);
+    if (rank.number()) {
+      for (const char *program : {"optimizer", "grad_norm"})
+        EXPECT_TRUE(session.modules()[4].find(program)->inputs().empty()) << program;
+    }
+    trainOn(session, tied, 3, 4);
+    EXPECT_EQ(rank.device->transfer().leftToMessages(), rank.together->figures().peakBytes);
+  }),
+            nothing(2));
+}
+
+// Who updates a parameter says its value.
+TEST(PipelineRanks, SharedValuesAreThoseOfWhoUpdatesThem) {
+  for (const auto &[model, key, owner] : {std::tuple(&tied, "embed", 0), {&tiedToFrozen, "layer2.v", 2}}) {
+    auto set = [key = key](Session &session, uint32_t seed) {
+      session.setParameter(key, randomTensor(session.device(), session.parameters()[0].desc.shape, seed));
+    };
+    Session one = makeAlone(*model, modules());
+    set(one, 1);
+    Pipelined expected = trainOn(one, *model, 2, 2);
+    EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&, model = model, owner = owner](Rank &rank) {
+      Session session = makeRank(rank, *model, modules(), {"", ""}, {1, 3, 1});
+      set(session, rank.number() == owner ? 1 : 2);
+      Pipelined own = trainOn(session, *model, 2, 2);
+      EXPECT_EQ(own.losses, expected.losses);
+      EXPECT_EQ(own.norms, expected.norms);
+    }),
+              nothing(3));
+  }
+}
+
 // Outputs and losses of evaluations are there on every rank.
-TEST(PipelineRanks, EvaluatesOnEveryRank) {
-  Session one = makeAlone(small, modules());
-  TensorMap expected = one.evaluate(small.batch(one.device(), 7, 7));
+TEST_P(PipelineModels, EvaluatesOnEveryRank) {
+  Session one = makeAlone(GetParam().model, modules());
+  TensorMap expected = one.evaluate(GetParam().model.batch(one.device(), 7, 7));
   for (const char *device : {"cpu:threads=1", "sim:dram=16MiB,pinned=16MiB,threads=1,adversarial=4"})
     EXPECT_EQ(onRanks(3, device, [&](Rank &rank) {
-      Session session = makeRank(rank, small, modules(), {"", ""});
+      Session session = makeRank(rank, GetParam().model, modules(), {"", ""});
       for (int i = 0; i < 3; ++i) {
-        TensorMap found = session.evaluate(small.batch(rank.device, 7, 7));
+        TensorMap found = session.evaluate(GetParam().model.batch(rank.device, 7, 7));
         EXPECT_EQ(found.size(), expected.size());
         for (const auto &[name, tensor] : expected)
           EXPECT_EQ(values(found.at(name)), values(tensor)) << name;
@@ -211,15 +327,15 @@ TEST(PipelineRanks, EvaluatesOnEveryRank) {
 }
 
 // All parameters can be had on every rank.
-TEST(PipelineRanks, ParametersAreGathered) {
-  Session one = makeAlone(small, modules());
-  trainOn(one, small, 2, 2);
+TEST_P(PipelineModels, ParametersAreGathered) {
+  Session one = makeAlone(GetParam().model, modules());
+  trainOn(one, GetParam().model, 2, 2);
   std::map<std::string, std::vector<float>> expected;
   for (const ParameterInfo &info : one.parameters())
     expected[info.key] = values(one.parameter(info.key));
   EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
-    Session session = makeRank(rank, small, modules(), {"", ""});
-    trainOn(session, small, 2, 2);
+    Session session = makeRank(rank, GetParam().model, modules(), {"", ""});
+    trainOn(session, GetParam().model, 2, 2);
     std::map<std::string, std::vector<float>> found;
     session.gatherParameters([&](const ParameterInfo &info, const Tensor &value) { found[info.key] = values(value); });
     EXPECT_TRUE(found == expected);
@@ -228,18 +344,20 @@ TEST(PipelineRanks, ParametersAreGathered) {
 }
 
 // A checkpoint is that of one rank, in a file and in a folder, and goes on with other stages.
-TEST(PipelineRanks, CheckpointsGoOnWithOtherStages) {
-  Session one = makeAlone(small, modules());
-  trainOn(one, small, 3, 2);
+TEST_P(PipelineModels, CheckpointsGoOnWithOtherStages) {
+  Session one = makeAlone(GetParam().model, modules());
+  trainOn(one, GetParam().model, 3, 2);
   TemporaryFolder folder;
   std::string whole = (folder.path / "whole.safetensors").string();
   one.save(whole);
-  Pipelined expected = trainOn(one, small, 3, 2);
+  Pipelined expected = trainOn(one, GetParam().model, 3, 2);
+  std::string later = (folder.path / "later.safetensors").string();
+  one.save(later);
   for (const char *name : {"file.safetensors", "parts/"}) {
     std::string path = (folder.path / name).string();
     EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
-      Session session = makeRank(rank, small, modules(), {"", ""}, {1, 1, 3});
-      trainOn(session, small, 3, 2);
+      Session session = makeRank(rank, GetParam().model, modules(), {"", ""}, {2, 2, 1});
+      trainOn(session, GetParam().model, 3, 2);
       session.save(path);
     }),
               nothing(3));
@@ -247,20 +365,22 @@ TEST(PipelineRanks, CheckpointsGoOnWithOtherStages) {
       EXPECT_EQ(bytesOf(path), bytesOf(whole));
     }
     EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-      Session session = makeRank(rank, small, modules(), {"", ""}, {4, 1});
+      Session session = makeRank(rank, GetParam().model, modules(), {"", ""}, {4, 1});
       session.load(path);
-      Pipelined own = trainOn(session, small, 3, 2);
+      Pipelined own = trainOn(session, GetParam().model, 3, 2);
       EXPECT_EQ(own.losses, expected.losses);
       EXPECT_EQ(own.norms, expected.norms);
+      session.save(folder.path / "two.safetensors");
     }),
               nothing(2));
+    EXPECT_EQ(bytesOf(folder.path / "two.safetensors"), bytesOf(later));
   }
 }
 
 // A rank whose device is too small says so before any other waits for it, and a step that ends where it begins serves them.
-TEST(PipelineRanks, ARankThatCannotBeginIsNamed) {
-  Session one = makeAlone(small, modules());
-  Pipelined expected = trainOn(one, small, 2, 3);
+TEST_P(PipelineModels, ARankThatCannotBeginIsNamed) {
+  Session one = makeAlone(GetParam().model, modules());
+  Pipelined expected = trainOn(one, GetParam().model, 2, 3);
   for (int failing : {0, 1, 2}) {
     EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
       bool fails = rank.number() == failing;
@@ -268,8 +388,8 @@ TEST(PipelineRanks, ARankThatCannotBeginIsNamed) {
         rank.device = Device::open("sim:dram=64KiB,pinned=16MiB,threads=1");
         rank.together = makeCollectives(rank.device, rank.transport);
       }
-      Session session = makeRank(rank, small, modules(), {"", "", plan});
-      auto [code, what] = errorOf([&] { trainOn(session, small, 1, 3); });
+      Session session = makeRank(rank, GetParam().model, modules(), {"", "", plan});
+      auto [code, what] = errorOf([&] { trainOn(session, GetParam().model, 1, 3); });
       EXPECT_EQ(code, fails ? ErrorCode::BudgetInfeasible : ErrorCode::RankFailed) << what;
       EXPECT_NE(what.find("the smallest budget is"), what.npos) << what;
       if (!fails) {
@@ -279,12 +399,12 @@ TEST(PipelineRanks, ARankThatCannotBeginIsNamed) {
               nothing(3));
     EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1", [&](Rank &rank) {
       FailingPrograms events;
-      Session session = makeWatched(rank, events);
+      Session session = makeWatched(rank, GetParam().model, events);
       events.failsStep = rank.number() == failing;
-      auto [code, what] = errorOf([&] { trainOn(session, small, 1, 3); });
+      auto [code, what] = errorOf([&] { trainOn(session, GetParam().model, 1, 3); });
       EXPECT_NE(what.find("the test ends this step"), what.npos) << what;
       events.failsStep = false;
-      Pipelined own = trainOn(session, small, 2, 3);
+      Pipelined own = trainOn(session, GetParam().model, 2, 3);
       EXPECT_EQ(own.losses, expected.losses);
     }),
               nothing(3));
@@ -292,34 +412,34 @@ TEST(PipelineRanks, ARankThatCannotBeginIsNamed) {
 }
 
 // An evaluation that fails on one rank is an error on all, and the next step is taken.
-TEST(PipelineRanks, AnEvaluationThatFailsFailsOnAll) {
+TEST_P(PipelineModels, AnEvaluationThatFailsFailsOnAll) {
   for (int failing : {0, 1, 2})
     EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
       FailingPrograms events;
-      Session session = makeWatched(rank, events);
-      trainOn(session, small, 1, 2);
+      Session session = makeWatched(rank, GetParam().model, events);
+      trainOn(session, GetParam().model, 1, 2);
       events.left = rank.number() == failing ? 0 : -1;
       auto [code, what] = errorOf([&] {
-        for (const auto &[name, tensor] : session.evaluate(small.batch(rank.device, 5, 5)))
+        for (const auto &[name, tensor] : session.evaluate(GetParam().model.batch(rank.device, 5, 5)))
           values(tensor);
       });
       EXPECT_EQ(code, rank.number() == failing ? ErrorCode::TransferFailed : ErrorCode::RankFailed)
           << rank.number() << " of " << failing << ": " << what;
       events.left = -1;
-      trainOn(session, small, 1, 2);
+      trainOn(session, GetParam().model, 1, 2);
     }),
               nothing(3));
 }
 
 // Batches of other extents run their own programs on every rank, and are evaluated by theirs.
-TEST(PipelineRanks, BatchesOfOtherExtents) {
-  PipelineModel shorter{.rows = 48};
+TEST_P(PipelineModels, BatchesOfOtherExtents) {
+  PipelineModel shorter{.rows = 48, .tied = GetParam().model.tied};
   std::vector<SessionModule> others = shorter.modules();
   auto course = [&](Session &session) {
     session.addSizes(others);
     Pipelined run;
     for (int i = 0; i < 3; ++i) {
-      std::vector<TensorMap> step = batchesOf(session, small, 3);
+      std::vector<TensorMap> step = batchesOf(session, GetParam().model, 3);
       step[size_t(i)] = shorter.batch(session.device(), i, 9);
       StepResult result = session.step(step, 1e-2);
       run.losses.push_back(result.loss);
@@ -328,27 +448,27 @@ TEST(PipelineRanks, BatchesOfOtherExtents) {
     run.losses.push_back(session.evaluate(shorter.batch(session.device(), 7, 7)).at("loss").item());
     return run;
   };
-  Session one = makeAlone(small, modules());
+  Session one = makeAlone(GetParam().model, modules());
   Pipelined expected = course(one);
   for (const char *services : {"", plan})
     EXPECT_EQ(onRanks(3, "sim:streams,dram=4MiB,pinned=16MiB,threads=1,adversarial=3", [&](Rank &rank) {
-      Session session = makeRank(rank, small, modules(), {"", "", services});
+      Session session = makeRank(rank, GetParam().model, modules(), {"", "", services});
       EXPECT_TRUE(course(session) == expected);
     }),
               nothing(3));
 }
 
 // Where the loss is scaled, NaN in a batch has all ranks skip the step, and the scale falls on all.
-TEST(PipelineRanks, AScaledLossThatIsNoneIsSkippedOnAll) {
+TEST_P(PipelineModels, AScaledLossThatIsNoneIsSkippedOnAll) {
   auto trainScaled = [](Session &session) {
-    trainOn(session, small, 1, 3);
-    std::vector<TensorMap> batches = batchesOf(session, small, 3);
+    trainOn(session, GetParam().model, 1, 3);
+    std::vector<TensorMap> batches = batchesOf(session, GetParam().model, 3);
     batches[1]["y"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
     EXPECT_TRUE(session.step(batches, 1e-2).isSkipped);
     EXPECT_EQ(session.lossScaling()->scale, 512);
     Pipelined run;
     for (int i = 0; i < 2; ++i) {
-      StepResult result = session.step(batchesOf(session, small, 3), 1e-2);
+      StepResult result = session.step(batchesOf(session, GetParam().model, 3), 1e-2);
       run.losses.push_back(result.loss);
       run.norms.push_back(result.gradNorm);
     }
@@ -358,15 +478,15 @@ TEST(PipelineRanks, AScaledLossThatIsNoneIsSkippedOnAll) {
     options.lossScaling = LossScaling{.scale = 1024};
     return options;
   };
-  Session one(Device::open("cpu:threads=1"), modules(), scaled(optionsFor(small, {"", ""})));
-  small.setValues(one);
+  Session one(Device::open("cpu:threads=1"), modules(), scaled(optionsFor(GetParam().model, {"", ""})));
+  GetParam().model.setValues(one);
   Pipelined expected = trainScaled(one);
   EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
-    SessionOptions options = scaled(optionsFor(small, {"", ""}));
+    SessionOptions options = scaled(optionsFor(GetParam().model, {"", ""}));
     options.collectives = rank.together;
     options.sharding = Sharding::Modules;
     Session session(rank.device, modules(), std::move(options));
-    small.setValues(session);
+    GetParam().model.setValues(session);
     Pipelined own = trainScaled(session);
     EXPECT_EQ(own.losses, expected.losses);
     EXPECT_EQ(own.norms, expected.norms);
@@ -375,21 +495,21 @@ TEST(PipelineRanks, AScaledLossThatIsNoneIsSkippedOnAll) {
 }
 
 // NaN in a batch ends the step on all, with nothing changed, and the next one is taken.
-TEST(PipelineRanks, NanEndsTheStepOnAll) {
+TEST_P(PipelineModels, NanEndsTheStepOnAll) {
   for (int nanBatch : {0, 1, 2}) {
-    Session one = makeAlone(small, modules());
-    trainOn(one, small, 1, 3);
-    Pipelined expected = trainOn(one, small, 2, 3);
+    Session one = makeAlone(GetParam().model, modules());
+    trainOn(one, GetParam().model, 1, 3);
+    Pipelined expected = trainOn(one, GetParam().model, 2, 3);
     EXPECT_EQ(onRanks(2, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
-      Session session = makeRank(rank, small, modules(), {"", ""});
-      trainOn(session, small, 1, 3);
-      std::vector<TensorMap> batches = batchesOf(session, small, 3);
+      Session session = makeRank(rank, GetParam().model, modules(), {"", ""});
+      trainOn(session, GetParam().model, 1, 3);
+      std::vector<TensorMap> batches = batchesOf(session, GetParam().model, 3);
       batches[size_t(nanBatch)]["x"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
       auto [code, what] = errorOf([&] { session.step(batches, 1e-2); });
       EXPECT_NE(what.find("the loss is nan"), what.npos) << what;
       EXPECT_EQ(code == ErrorCode::RankFailed, what.find("cannot take step 2") != what.npos) << what;
       EXPECT_EQ(session.stepCount(), 1);
-      Pipelined own = trainOn(session, small, 2, 3);
+      Pipelined own = trainOn(session, GetParam().model, 2, 3);
       EXPECT_EQ(own.losses, expected.losses);
       EXPECT_EQ(own.norms, expected.norms);
     }),
@@ -399,27 +519,27 @@ TEST(PipelineRanks, NanEndsTheStepOnAll) {
 
 // A rank whose device is full in the midst of a step serves the others, who name it; the next step has room and is
 // taken.
-TEST(PipelineRanks, ARankThatFailsIsNamedAndTheNextStepIsTaken) {
+TEST_P(PipelineModels, ARankThatFailsIsNamedAndTheNextStepIsTaken) {
   for (int failing : {0, 1, 2})
     for (int at : {0, 2}) {
       SCOPED_TRACE(std::to_string(failing) + " " + std::to_string(at));
-      Session one = makeAlone(small, modules());
-      trainOn(one, small, 1, 4);
-      Pipelined expected = trainOn(one, small, 2, 4);
+      Session one = makeAlone(GetParam().model, modules());
+      trainOn(one, GetParam().model, 1, 4);
+      Pipelined expected = trainOn(one, GetParam().model, 2, 4);
       EXPECT_EQ(onRanks(3, "sim:dram=16MiB,pinned=16MiB,threads=1,link=8GB/s", [&](Rank &rank) {
         FailingPrograms events;
-        Session session = makeWatched(rank, events);
-        trainOn(session, small, 1, 4);
+        Session session = makeWatched(rank, GetParam().model, events);
+        trainOn(session, GetParam().model, 1, 4);
         if (rank.number() == failing)
           events.left = at;
-        auto [code, what] = errorOf([&] { session.step(batchesOf(session, small, 4), 1e-2); });
+        auto [code, what] = errorOf([&] { session.step(batchesOf(session, GetParam().model, 4), 1e-2); });
         EXPECT_NE(what.find("the test ends this program"), what.npos) << what;
         EXPECT_EQ(code, rank.number() == failing ? ErrorCode::TransferFailed : ErrorCode::RankFailed) << what;
         if (rank.number() != failing) {
           EXPECT_NE(what.find("rank " + std::to_string(failing) + " cannot take step 2"), what.npos) << what;
         }
         events.left = -1;
-        Pipelined own = trainOn(session, small, 2, 4);
+        Pipelined own = trainOn(session, GetParam().model, 2, 4);
         EXPECT_EQ(own.losses, expected.losses);
         EXPECT_EQ(own.norms, expected.norms);
       }),
@@ -438,15 +558,6 @@ TEST(PipelineRanks, RefusesWhatCannotBe) {
   refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {2, 2}); }, "stages are given for 4 modules");
   refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {5}); }, "stages are given for 1 ranks");
   refused(2, [](Rank &rank) { makeRank(rank, small, modules(), {"", ""}, {0, 5}); }, "a stage is to have 0 modules");
-  refused(2,
-          [](Rank &rank) {
-            SessionOptions options = optionsFor(small, {"", ""});
-            options.collectives = rank.together;
-            options.sharding = Sharding::Modules;
-            options.tied = {{{"embed", "embed"}, {"head", "head"}}};
-            Session session(rank.device, modules(), std::move(options));
-          },
-          "\"embed\" is tied between modules of rank 0 and of rank 1");
   refused(2,
           [](Rank &rank) {
             Session session = makeRank(rank, small, modules(), {"", ""}, {size_t(1 + rank.number()), size_t(4 - rank.number())});

@@ -210,20 +210,26 @@ TEST_P(RankForecasts, AreWhatRanksDo) {
     }
 }
 
-// The same of a pipeline, whose ranks do something else each. Its time is that of the schedule.
+// The same of a pipeline, whose ranks do something else each, also where stages share parameters. Its time is that of
+// the schedule.
 TEST_P(RankForecasts, OfAPipelineAreWhatRanksDo) {
   PipelineModel model;
   std::vector<SessionModule> modules = model.modules();
   SessionOptions options;
   options.wires = model.wires();
-  for (int ranks : {2, 3}) {
-    SCOPED_TRACE(ranks);
+  using Ties = std::vector<std::vector<ParameterRef>>;
+  for (const auto &[ranks, ties] : {std::pair(2, Ties()),
+                                    {3, {}},
+                                    {3, {{{"embed", "embed"}, {"layer1", "v"}, {"head", "head"}}}},
+                                    {2, {{{"layer2", "v"}, {"head", "head"}}, {{"layer0", "w"}, {"layer1", "w"}}}}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(ties.size()) + " ties");
+    options.tied = ties;
     RankForecast forecast(GetParam(), modules, options,
                           {.ranks = ranks, .microBatches = 2, .bucketBytes = bucketBytes});
     const RankStep &planned = forecast.play(Sharding::Modules);
     EXPECT_TRUE(planned.fits()) << planned.why;
     std::vector<Measured> found(static_cast<size_t>(ranks));
-    EXPECT_EQ(onRanks(ranks, GetParam(), [&](Rank &rank) {
+    EXPECT_EQ(onRanks(ranks, GetParam(), [&, ranks = ranks](Rank &rank) {
       auto counting = std::make_shared<CountingTransport>(rank.transport);
       SessionOptions own = options;
       std::shared_ptr<Collectives> together = makeCollectives(rank.device, counting, {.bucketBytes = bucketBytes});

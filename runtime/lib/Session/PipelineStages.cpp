@@ -108,6 +108,11 @@ static const Value *gradientOf(const Module &module, std::string_view of, bool i
   return nullptr;
 }
 
+std::shared_ptr<const TensorDesc> gradientSentOf(const Module &module, std::string_view of) {
+  const Value *gradient = gradientOf(module, of, /*isTaken=*/false);
+  return gradient ? denseLike(*gradient, gradient->desc().element) : nullptr;
+}
+
 std::vector<Crossing> crossingsTo(size_t boundary, std::span<const Module> modules, const Wiring &wiring) {
   std::vector<Crossing> crossings;
   std::vector<std::vector<const Value *>> givers; // the gradients of each, by who gives them

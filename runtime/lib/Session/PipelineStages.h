@@ -56,8 +56,27 @@ struct Crossing {
 /// Returns what crosses to the stage that begins with module `boundary`, in an order that is the same on both sides.
 std::vector<Crossing> crossingsTo(size_t boundary, std::span<const Module> modules, const Wiring &wiring);
 
+/// Returns the description of dense bytes for the gradient that backward of a module gives of an input or parameter;
+/// null if it gives none.
+std::shared_ptr<const TensorDesc> gradientSentOf(const Module &module, std::string_view of);
+
+/// A GradientPart is what a module gives to the gradient of a parameter that it shares with one of another stage, whose
+/// rank adds all parts up and updates the parameter.
+struct GradientPart {
+  size_t slot;
+  /// The module within its stage, and the parameter among its own.
+  size_t module, parameter;
+  /// The part as it is sent, dense; whether this rank sends it, or gets it; and the other rank.
+  std::shared_ptr<const TensorDesc> desc;
+  bool isGiven;
+  int other;
+  /// The part, where it is under way.
+  Tensor tensor;
+};
+
 /// A PipelineAct is one of the things that a rank does in a step, one after the other. `Receive` asks for what the stage
-/// before sends of a batch, and `Forward` reads it.
+/// before sends of a batch, and `Forward` reads it. Parts of gradients come and go behind the gradients of what
+/// crosses.
 enum class PipelineAct : int8_t { Receive, Forward, Send, ReceiveGradient, Backward, SendGradient };
 
 struct PipelineMove {

@@ -444,8 +444,11 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
       result = module.forward(lookup(m, wiring, batch, outputs), options.events);
     }
     GradientTape::Step step{&module, std::move(result.token), {}, {}, {}};
-    for (const Value &parameter : module.parameters())
-      step.parameters.push_back(GradientTape::ValueId(table.slotOf(m, parameter.name)));
+    for (const Value &parameter : module.parameters()) {
+      size_t slot = table.slotOf(m, parameter.name);
+      bool isPart = passage && shards->rankOf(slot) != options.collectives->rank(); // which goes to that rank alone
+      step.parameters.push_back(isPart ? tape.newValue() : GradientTape::ValueId(slot));
+    }
     for (size_t i = 0; i < module.inputs().size(); ++i) {
       if (const auto &ref = wiring[m][i]) {
         step.inputs.push_back(ids[ref->module][ref->output]);

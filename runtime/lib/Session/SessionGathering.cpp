@@ -32,8 +32,7 @@ std::optional<int> Session::State::rankOf(size_t slot) const {
 }
 
 bool Session::State::isElsewhere(size_t slot) const {
-  std::optional<int> rank = rankOf(slot);
-  return rank && *rank != options.collectives->rank();
+  return rankOf(slot) && !shards->has(options.collectives->rank(), slot);
 }
 
 void Session::State::wantRing() {
@@ -119,11 +118,11 @@ void Session::gatherParameters(const std::function<void(const ParameterInfo &, c
         take(info, parameter(info.key));
         continue;
       }
-      Tensor value = s.isElsewhere(slot) ? Tensor::onHost(s.device, info.desc.shape, info.desc.element)
-                                         : toHost(s.values[slot]);
+      bool comes = *rank != s.options.collectives->rank();
+      Tensor value = comes ? Tensor::onHost(s.device, info.desc.shape, info.desc.element) : toHost(s.values[slot]);
       s.device->wait(s.options.collectives->broadcast(std::span(&value, 1), *rank));
       wait(value);
-      take(info, s.isElsewhere(slot) ? value : s.values[slot]);
+      take(info, comes ? value : s.values[slot]);
     }
   } catch (const std::exception &error) { // others wait for those that are left
     if (s.isGathered() || s.isPipelined())

@@ -45,14 +45,69 @@ void Session::State::leaveModules(std::vector<Module> &given) const {
       given[m] = given[m].elsewhere();
 }
 
-std::pair<std::vector<Crossing>, std::vector<Crossing>> Session::State::crossingsOf(const Wiring &wiring) const {
+Session::State::Passage Session::State::passageOf(const Wiring &wiring) const {
   auto [begin, end] = ownModules();
-  std::pair<std::vector<Crossing>, std::vector<Crossing>> crossings;
+  Passage passage;
   if (begin > 0)
-    crossings.first = crossingsTo(begin, modulesNow(), wiring);
+    passage.in = crossingsTo(begin, modulesNow(), wiring);
   if (end < modules.size())
-    crossings.second = crossingsTo(end, modulesNow(), wiring);
-  return crossings;
+    passage.out = crossingsTo(end, modulesNow(), wiring);
+  passage.parts = shards->partsOf(options.collectives->rank(), modulesNow(), table);
+  return passage;
+}
+
+void Session::State::leavePipelineTo(std::span<const TensorMap> batches, std::vector<std::vector<uint64_t>> &steps,
+                                     std::vector<std::vector<uint64_t>> &updates) {
+  int rank = options.collectives->rank();
+  for (const TensorMap &batch : batches) {
+    Passage passage = passageOf(wiringFor(batch));
+    for (PipelineAct act :
+         {PipelineAct::Receive, PipelineAct::Send, PipelineAct::ReceiveGradient, PipelineAct::SendGradient})
+      for (const Hop &hop : passage.hops(act, rank))
+        steps.emplace_back(1, hop.desc->spanBytes());
+  }
+  for (size_t slot = 0; slot < table.size(); ++slot)
+    if (isTiedHere(slot))
+      for (size_t other = shards->rankOf(slot) == rank ? shards->readers(slot).size() - 1 : 1; other--;)
+        updates.emplace_back(1, table.infos()[slot].desc.spanBytes());
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters that modules of several stages share
+//===----------------------------------------------------------------------===//
+
+bool Session::State::isTiedHere(size_t slot) const {
+  return table.infos()[slot].trained && shards->readers(slot).size() > 1 &&
+         shards->has(options.collectives->rank(), slot);
+}
+
+void Session::State::shareTied() {
+  Collectives &ranks = *options.collectives;
+  for (size_t slot = 0; slot < table.size(); ++slot) {
+    if (!isTiedHere(slot))
+      continue;
+    const Tensor &value = values[slot];
+    bool isDense = value.desc().isDense();
+    Tensor sent = isDense ? value : Tensor::onHost(device, value.shape(), value.element());
+    int owner = shards->rankOf(slot);
+    // Sends wait for nobody, and this one may be a rank's last: it hears that the value is there before it leaves.
+    Tensor isThere = Tensor::onHost(device, {1}, ElementType::f32);
+    if (owner != ranks.rank()) {
+      ranks.receive(sent, owner);
+      ranks.send(isThere, owner);
+      if (!isDense)
+        copyInto(sent, value);
+      continue;
+    }
+    if (!isDense)
+      copyInto(value, sent);
+    for (int other : shards->readers(slot))
+      if (other != owner)
+        ranks.send(sent, other);
+    for (int other : shards->readers(slot))
+      if (other != owner)
+        ranks.receive(isThere, other);
+  }
 }
 
 void Session::State::requireSameBatches(const std::vector<StepWord> &words) {
@@ -111,6 +166,9 @@ void Session::State::Passage::leave(const std::vector<std::vector<Tensor>> &outp
 void Session::State::Passage::takeGradients(GradientTape &tape) {
   for (GradientTape::ValueId id : receivedIds)
     gradients.push_back(std::move(tape.gradient(id)));
+  for (GradientPart &part : parts)
+    if (part.isGiven)
+      part.tensor = std::move(tape.gradient(tape.steps()[part.module].parameters[part.parameter]));
 }
 
 /// Returns the tensor as it is sent.
@@ -131,9 +189,10 @@ void Neighbours::send(const Tensor &tensor, const std::shared_ptr<const TensorDe
   ++count_;
 }
 
-void Neighbours::serve(std::span<const std::shared_ptr<const TensorDesc>> descs, int other, bool sends) {
-  for (; count_ < descs.size(); ++count_) {
-    Tensor nothing = Tensor::onHost(device_, descs[count_]->shape, descs[count_]->element);
+void Neighbours::serve(std::span<const Hop> hops, bool sends) {
+  for (; count_ < hops.size(); ++count_) {
+    const auto &[desc, other] = hops[count_];
+    Tensor nothing = Tensor::onHost(device_, desc->shape, desc->element);
     if (sends)
       nothing.storage()->outcome()->fail(Error(ErrorCode::StepAborted, "the step has ended before it was computed"));
     done_.join(sends ? ranks_.send(nothing, other) : ranks_.receive(nothing, other));
@@ -143,13 +202,17 @@ void Neighbours::serve(std::span<const std::shared_ptr<const TensorDesc>> descs,
 
 void Neighbours::wait() { device_->wait(done_); }
 
-/// Returns what crosses, or its gradients.
-static std::vector<std::shared_ptr<const TensorDesc>> descsOf(std::span<const Crossing> crossings, bool areGradients) {
-  std::vector<std::shared_ptr<const TensorDesc>> descs;
-  for (const Crossing &crossing : crossings)
+std::vector<Hop> Session::State::Passage::hops(PipelineAct act, int rank) const {
+  bool isBefore = act == PipelineAct::Receive || act == PipelineAct::SendGradient;
+  bool areGradients = act == PipelineAct::SendGradient || act == PipelineAct::ReceiveGradient;
+  std::vector<Hop> hops;
+  for (const Crossing &crossing : isBefore ? in : out)
     if (auto &desc = areGradients ? crossing.gradient : crossing.desc)
-      descs.push_back(desc);
-  return descs;
+      hops.push_back({desc, isBefore ? rank - 1 : rank + 1});
+  for (const GradientPart &part : parts)
+    if (areGradients && part.isGiven == isBefore)
+      hops.push_back({part.desc, part.other});
+  return hops;
 }
 
 static std::string nameOf(const Crossing &crossing, std::span<const Module> modules, bool isGradient) {
@@ -170,13 +233,13 @@ static bool isOfTransport(const std::exception &error) {
 class Session::State::PipelineStep {
 public:
   PipelineStep(State &state, std::span<const TensorMap> batches)
-      : state_(state), batches_(batches), rank_(state.options.collectives->rank()),
+      : state_(state), batches_(batches), rank_(state.options.collectives->rank()), flights_(batches.size()),
         neighbours_(state.device, *state.options.collectives) {
-    for (const TensorMap &batch : batches) {
-      Flight &flight = flights_.emplace_back();
-      flight.wiring = state_.wiringFor(batch);
+    for (size_t batch = 0; batch < batches.size(); ++batch) {
+      Flight &flight = flights_[batch];
+      flight.wiring = state_.wiringFor(batches[batch]);
       flight.sizes = state_.sizes;
-      std::tie(flight.passage.in, flight.passage.out) = state_.crossingsOf(flight.wiring);
+      flight.passage = state_.passageOf(flight.wiring);
     }
   }
 
@@ -238,6 +301,10 @@ private:
       for (const Crossing &out : passage.out)
         flight.received.push_back(
             out.gradient ? neighbours_.receive(*out.gradient, nameOf(out, state_.modules, true), rank_ + 1) : Tensor());
+      for (GradientPart &part : passage.parts)
+        if (!part.isGiven)
+          part.tensor =
+              neighbours_.receive(*part.desc, "gradient of " + state_.table.infos()[part.slot].key, part.other);
       break;
     case PipelineAct::Backward:
       backward(flight);
@@ -246,6 +313,9 @@ private:
       for (size_t i = 0; i < passage.in.size(); ++i)
         if (passage.in[i].gradient)
           neighbours_.send(passage.gradients[i], passage.in[i].gradient, rank_ - 1);
+      for (GradientPart &part : passage.parts)
+        if (part.isGiven)
+          neighbours_.send(std::exchange(part.tensor, Tensor()), part.desc, part.other);
       passage.gradients.clear();
       break;
     }
@@ -269,6 +339,10 @@ private:
       if (flight.received[i])
         state_.tape.add(flight.passage.sentIds[i], std::move(flight.received[i]));
     flight.received.clear();
+    // One rank's backward comes to the modules of later stages first.
+    for (GradientPart &part : flight.passage.parts)
+      if (!part.isGiven)
+        state_.tape.add(GradientTape::ValueId(part.slot), std::exchange(part.tensor, Tensor()), state_.options.events);
     state_.passage = &flight.passage;
     state_.runBackward();
     state_.passage = nullptr;
@@ -292,13 +366,9 @@ private:
   void serve(std::span<const PipelineMove> moves) {
     try {
       for (const PipelineMove &move : moves) {
-        const Passage &passage = flights_[move.batch].passage;
-        if (move.act == PipelineAct::Receive || move.act == PipelineAct::SendGradient)
-          neighbours_.serve(descsOf(passage.in, move.act == PipelineAct::SendGradient), rank_ - 1,
-                           move.act == PipelineAct::SendGradient);
-        else if (move.act == PipelineAct::Send || move.act == PipelineAct::ReceiveGradient)
-          neighbours_.serve(descsOf(passage.out, move.act == PipelineAct::ReceiveGradient), rank_ + 1,
-                           move.act == PipelineAct::Send);
+        if (move.act != PipelineAct::Forward && move.act != PipelineAct::Backward)
+          neighbours_.serve(flights_[move.batch].passage.hops(move.act, rank_),
+                            move.act == PipelineAct::Send || move.act == PipelineAct::SendGradient);
       }
       neighbours_.wait();
     } catch (const std::exception &error) {
@@ -354,7 +424,7 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
   const std::vector<Module> &modules = modulesNow();
   int rank = ranks.rank(), last = ranks.ranks() - 1;
   auto [begin, end] = ownModules();
-  auto [in, out] = crossingsOf(wiring);
+  Passage passage = passageOf(wiring);
   std::vector<std::shared_ptr<const TensorDesc>> results;
   for (const Value &output : modules.back().outputs()) {
     auto dense = std::make_shared<TensorDesc>(output.desc().shape, output.desc().element);
@@ -364,9 +434,10 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
   Neighbours neighbours(device, ranks);
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<Tensor> found;
+  Fence told;
   enum { Receiving, Sending, Telling } at = Receiving;
   try {
-    for (const Crossing &crossing : in) {
+    for (const Crossing &crossing : passage.in) {
       auto [module, output] = crossing.value;
       outputs[module].resize(modules[module].outputs().size());
       outputs[module][output] = neighbours.receive(*crossing.desc, nameOf(crossing, modules, false), rank - 1);
@@ -375,12 +446,12 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     neighbours.begin();
     for (size_t m = begin; m < end; ++m)
       outputs[m] = modules[m].infer(lookup(m, wiring, placed, outputs), options.events);
-    for (const Crossing &crossing : out)
+    for (const Crossing &crossing : passage.out)
       neighbours.send(outputs[crossing.value.module][crossing.value.output], crossing.desc, rank + 1);
     for (size_t i = 0; i < results.size(); ++i)
       found.push_back(rank == last ? asSent(device, outputs.back()[i], results[i]) : Tensor::empty(device, results[i]));
     at = Telling;
-    ranks.broadcast(found, last);
+    told = ranks.broadcast(found, last);
   } catch (const std::exception &error) {
     if (at == Telling || isOfTransport(error)) {
       ranks.abandon(error.what());
@@ -388,10 +459,10 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     }
     try {
       if (at == Receiving) {
-        neighbours.serve(descsOf(in, false), rank - 1, /*sends=*/false);
+        neighbours.serve(passage.hops(PipelineAct::Receive, rank), /*sends=*/false);
         neighbours.begin();
       }
-      neighbours.serve(descsOf(out, false), rank + 1, /*sends=*/true);
+      neighbours.serve(passage.hops(PipelineAct::Send, rank), /*sends=*/true);
       found.clear();
       for (const auto &desc : results) {
         found.push_back(Tensor::onHost(device, desc->shape, desc->element));
@@ -405,6 +476,7 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     }
     throw;
   }
+  device->wait(told); // it may be the last that this rank does for others
   for (const Tensor &tensor : found) // who has the memory of the host may read it at once
     wait(tensor);
   return found;

@@ -13,6 +13,12 @@
 
 namespace segue::inline runtime {
 
+/// A Hop is a tensor that one move sends to another rank or receives from there.
+struct Hop {
+  std::shared_ptr<const TensorDesc> desc;
+  int other;
+};
+
 /// A Passage is what a batch brings into a stage and takes out of it: values, and places on the tape for their
 /// gradients.
 struct Session::State::Passage {
@@ -23,6 +29,8 @@ struct Session::State::Passage {
   std::vector<GradientTape::ValueId> receivedIds, sentIds;
   /// After backward, the gradients of what was received; null where there is none.
   std::vector<Tensor> gradients;
+  /// What this stage gives to gradients of parameters that others update, and what those behind it give to its own.
+  std::vector<GradientPart> parts;
 
   /// Puts what was received in the place of outputs of modules that other ranks run.
   void enter(std::span<const Module> modules, GradientTape &tape, std::vector<std::vector<Tensor>> &outputs,
@@ -30,23 +38,26 @@ struct Session::State::Passage {
   /// Takes what the next stage is sent.
   void leave(const std::vector<std::vector<Tensor>> &outputs,
              const std::vector<std::vector<GradientTape::ValueId>> &ids);
-  /// Takes the gradients that the stage before is sent.
+  /// Takes the gradients that other stages are sent.
   void takeGradients(GradientTape &tape);
+  /// Returns what comes to a rank, or goes, in a move of the batch that is neither forward nor backward.
+  std::vector<Hop> hops(PipelineAct act, int rank) const;
 };
 
-/// Neighbours are the ranks before this one and behind it, and what goes there and comes from there.
+/// Neighbours are the ranks before this one and behind it, and those that have parameters of its stage, too; and what
+/// goes there and comes from there.
 class Neighbours {
 public:
   Neighbours(const DeviceRef &device, Collectives &ranks) : device_(device), ranks_(ranks) {}
 
-  /// Begins a move, in which some tensors go one way.
+  /// Begins a move, in which tensors come or go.
   void begin() { count_ = 0; }
   /// Returns memory of the device for a tensor that comes.
   Tensor receive(const TensorDesc &desc, std::string name, int from);
   /// Sends a tensor as `desc` says; zeros for a null tensor.
   void send(const Tensor &tensor, const std::shared_ptr<const TensorDesc> &desc, int to);
   /// Serves the rest of a move, of these tensors in all, for a rank that goes on with nothing; and begins the next one.
-  void serve(std::span<const std::shared_ptr<const TensorDesc>> descs, int other, bool sends);
+  void serve(std::span<const Hop> hops, bool sends);
   /// Blocks until all that was served is done.
   void wait();
 

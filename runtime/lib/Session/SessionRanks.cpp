@@ -247,6 +247,8 @@ void Session::State::takeValuesOfRank0() {
     takesStates = true;
   }
   timesGiven = given; // these came from rank 0, and not from outside
+  if (isPipelined())
+    shareTied();
   settle();
   if (residency && takesStates)
     residency->homesWritten(); // what lies on the device is of the states before

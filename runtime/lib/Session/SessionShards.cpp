@@ -65,8 +65,13 @@ static std::vector<float> bringScalars(const DeviceRef &device, std::span<const 
 double Session::State::squareOverRanks(const std::vector<std::vector<Tensor>> &norms) {
   int rank = options.collectives->rank();
   std::vector<Tensor> scalars;
-  for (const std::vector<Tensor> &each : norms)
-    scalars.insert(scalars.end(), each.begin(), each.end());
+  for (size_t m = 0; m < norms.size(); ++m)
+    for (size_t i = 0; i < norms[m].size(); ++i) { // but for gradients of parameters that other modules update
+      std::string_view parameter = plans[m].gradNorm->output(i).name;
+      parameter.remove_prefix(gradSquaresName.size() + 1);
+      if (table.owner(table.slotOf(m, parameter)) == m)
+        scalars.push_back(norms[m][i]);
+    }
   std::vector<float> own = bringScalars(device, scalars);
   StepWord word;
   size_t next = 0;
@@ -127,14 +132,7 @@ void Session::State::leaveHostToMessages(std::span<const TensorMap> batches) {
     for (std::vector<uint64_t> &sum = sums.emplace_back(); size_t slot : message.slots)
       sum.push_back(TensorDesc(table.infos()[slot].desc.shape, ElementType::f32).spanBytes());
   if (isPipelined()) {
-    for (const TensorMap &batch : batches) {
-      auto [in, out] = crossingsOf(wiringFor(batch));
-      for (const std::vector<Crossing> *crossings : {&in, &out})
-        for (const Crossing &crossing : *crossings)
-          for (const auto &desc : {crossing.desc, crossing.gradient})
-            if (desc)
-              gathered.push_back({desc->spanBytes()});
-    }
+    leavePipelineTo(batches, gathered, updates);
   } else if (shards) {
     auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
     for (const auto &[rank, slots] : messagesOf(table, *shards, ranks.ranks(), ranks.bucketBytes(), isSent))
@@ -152,11 +150,13 @@ void Session::State::leaveHostToMessages(std::span<const TensorMap> batches) {
 void Session::State::shareUpdates(int64_t number) {
   // A plan has parameters on the device when a step begins, and finds out in its step which have come home instead.
   bool isTwin = shards == options.shards;
-  if (!shards || isTwin || isPipelined()) // or nobody else has any use for them
+  if (!shards || isTwin)
     return;
   Collectives &ranks = *options.collectives;
   auto isSent = [&](size_t slot) { return table.infos()[slot].trained && !rankOf(slot); };
   try {
+    if (isPipelined()) // nobody else has any use for the others
+      return shareTied();
     // A parameter that comes to the device by block is sent from its home, and is written there.
     streamed->flush();
     struct Staged {
@@ -275,7 +275,7 @@ void Session::State::sendStates() {
     bool isState = key.starts_with(statePrefix);
     std::string ofState = isState ? key.substr(statePrefix.size()) : "";
     size_t slot = isState ? 0 : table.require(key);
-    bool isOwn = isState ? shards->states().at(ofState).rank == ranks.rank() : !isElsewhere(slot);
+    bool isOwn = (isState ? shards->states().at(ofState).rank : rankOf(slot)) == ranks.rank();
     Tensor host;
     try {
       if (isOwn)

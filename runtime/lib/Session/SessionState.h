@@ -205,8 +205,16 @@ struct Session::State {
   bool isPipelined() const { return isShared() && options.sharding == Sharding::Modules; }
   /// Takes the programs of modules that other ranks run out of these.
   void leaveModules(std::vector<Module> &modules) const;
-  /// Returns what crosses to this rank's stage, and to the next one, for batches that the modules at hand run.
-  std::pair<std::vector<Crossing>, std::vector<Crossing>> crossingsOf(const Wiring &wiring) const;
+  struct Passage;
+  /// Returns what comes to this rank's stage and goes from there for a batch that the modules at hand run.
+  Passage passageOf(const Wiring &wiring) const;
+  /// Adds the bytes of the messages of a step of a pipeline, and of those behind it.
+  void leavePipelineTo(std::span<const TensorMap> batches, std::vector<std::vector<uint64_t>> &steps,
+                       std::vector<std::vector<uint64_t>> &updates);
+  /// Returns true if this stage and another one share a parameter that is trained.
+  bool isTiedHere(size_t slot) const;
+  /// Brings the values of such parameters from the ranks that update them to the others.
+  void shareTied();
   /// Runs forward and backward of all batches of a step, in the order of a pipeline.
   void runPipeline(std::span<const TensorMap> batches);
   /// Throws where ranks were not given the same batches.
@@ -217,7 +225,6 @@ struct Session::State {
   void agreeToEvaluate();
   /// Returns the outputs of the last module for a batch, on every rank.
   std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed);
-  struct Passage;
   class PipelineStep;
   /// The values of the batch at hand that come from the stage before and go to the next one; null outside of a pipeline's
   /// batch.
@@ -226,7 +233,7 @@ struct Session::State {
   int64_t batchAtHand = 0;
   /// The losses of the step under way, as StepWord has them.
   std::vector<double> batchLosses;
-  /// Returns the rank that alone has the parameter, or nothing where every rank has it.
+  /// Returns the rank that updates a parameter which not every rank has, or nothing where every rank has it.
   std::optional<int> rankOf(size_t slot) const;
   bool isElsewhere(size_t slot) const;
   /// Adds Weight Stagehand's ring, for what other ranks have, to a config that says nothing of it. Throws

@@ -97,37 +97,67 @@ ShardedStates::ShardedStates(std::span<const Module> modules, const ParameterTab
 }
 
 ShardedStates::ShardedStates(std::span<const Module> modules, const ParameterTable &table, PipelineStages stages)
-    : stages_(std::move(stages)), rankOf_(table.size(), -1) {
-  auto share = [&](size_t m, const Value &value) {
-    size_t slot = table.slotOf(m, value.name);
-    int rank = stages_->rankOf(m);
-    if (rankOf_[slot] != -1 && rankOf_[slot] != rank)
-      throw Error(ErrorCode::Unsupported,
-                  "parameter \"" + table.infos()[slot].key + "\" is tied between modules of rank " +
-                      std::to_string(rankOf_[slot]) + " and of rank " + std::to_string(rank) + ", \"" + modules[m].name() +
-                      "\" among them, and a parameter lives in one stage of a pipeline: give these modules one stage, do "
-                      "not tie them, or train with zero1");
-    rankOf_[slot] = rank;
-  };
-  for (size_t m = 0; m < modules.size(); ++m) {
-    for (const Value &value : modules[m].parameters())
-      share(m, value);
-    for (const Value &value : modules[m].frozen())
-      share(m, value);
-  }
+    : stages_(std::move(stages)), rankOf_(table.size()), readers_(table.size()) {
+  for (size_t m = 0; m < modules.size(); ++m)
+    for (const std::vector<Value> *values : {&modules[m].parameters(), &modules[m].frozen()})
+      for (const Value &value : *values) {
+        size_t slot = table.slotOf(m, value.name);
+        int rank = stages_->rankOf(m);
+        if (readers_[slot].empty() || table.owner(slot) == m)
+          rankOf_[slot] = rank;
+        if (!has(rank, slot))
+          readers_[slot].push_back(rank);
+      }
   shareStates(findStates(modules, table));
+}
+
+std::vector<GradientPart> ShardedStates::partsOf(int rank, std::span<const Module> modules,
+                                                 const ParameterTable &table) const {
+  std::vector<GradientPart> parts;
+  for (size_t m = modules.size(); m-- > 0;)
+    for (size_t p = 0; p < modules[m].parameters().size(); ++p) {
+      const std::string &name = modules[m].parameters()[p].name;
+      size_t slot = table.slotOf(m, name);
+      int from = stages_->rankOf(m), to = rankOf_[slot];
+      bool isGiven = from == rank;
+      if (from == to || !(isGiven || to == rank))
+        continue;
+      if (std::shared_ptr<const TensorDesc> desc = gradientSentOf(modules[m], name))
+        parts.push_back({slot, m - stages_->begin(from), p, std::move(desc), isGiven, isGiven ? to : from, Tensor()});
+    }
+  return parts;
+}
+
+/// Returns the binary with a program that makes what `isKept` chooses, and what single commands make with that.
+static Binary sliceCommands(const Binary &binary, std::string_view name,
+                            const std::function<bool(const Value &)> &isKept) {
+  std::span<const Value> outputs = binary.program(name).outputs();
+  if (std::ranges::all_of(outputs, isKept))
+    return binary;
+  std::vector<size_t> together = binary.outputsMadeTogether(name);
+  std::vector<bool> keeps(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (isKept(outputs[i]))
+      keeps[together[i]] = true;
+  return binary.slice(name, [&](const Value &output) { return keeps[together[size_t(&output - outputs.data())]]; });
 }
 
 Module ShardedStates::shareOf(const Module &module, size_t index, const ParameterTable &table, int rank,
                               Sharding sharding) const {
   if (stages_ && !stages_->has(rank, index))
     return module.elsewhere();
-  auto isOwn = [&](std::string_view parameter) { return rankOf_[table.slotOf(index, std::string(parameter))] == rank; };
+  // In a pipeline what another module updates is left out: it would be fed zeros, as large as the parameter and its
+  // states.
+  auto isOwn = [&](std::string_view parameter) {
+    size_t slot = table.slotOf(index, std::string(parameter));
+    return stages_ ? table.owner(slot) == index : rankOf_[slot] == rank;
+  };
+  auto updatesOwn = [&](const Value &output) {
+    return isOwn(output.role == Role::Parameter ? output.name : output.of);
+  };
   Binary share = module.binary();
-  if (module.find("optimizer") && !stages_)
-    share = share.slice("optimizer", [&](const Value &output) {
-      return isOwn(output.role == Role::Parameter ? output.name : output.of);
-    });
+  if (module.find("optimizer"))
+    share = sliceCommands(share, "optimizer", updatesOwn);
   const Program *norm = sharding >= Sharding::Gradients ? module.find("grad_norm") : nullptr;
   if (norm && !norm->outputs().empty() && norm->output(0).desc().shape.empty())
     throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" was compiled before each gradient had a square of "
