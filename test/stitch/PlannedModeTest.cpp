@@ -423,6 +423,50 @@ TEST_P(PlannedModeTest, PlansAgainWithMeasuredTimes) {
   EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
 }
 
+// A plan that is made for its speed alone may find no room, as what the last step left lies in the midst of that of the
+// plan in force: nothing may have been moved for it then.
+TEST_P(PlannedModeTest, ThePlanInForceOutlivesOneThatFindsNoRoom) {
+  const Binary small = DeepModel{.layers = 5, .rows = 48, .width = 64, .optimizer = "adamw:state-bits=8"}.compiled();
+  std::vector<std::string> lines;
+  auto play = [&](uint64_t capBytes, int steps, uint64_t *certified = nullptr) {
+    DeviceRef device = deviceOf(capBytes ? capBytes : 16 << 20);
+    SessionOptions options = optionsFor(capBytes);
+    options.log = [&](const std::string &line) { lines.push_back(line); };
+    Session session(device, {{"deep", small}}, std::move(options));
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+    if (certified)
+      *certified = session.certify();
+    std::vector<float> losses;
+    StepResult last; // is somebody's until the next step has ended
+    for (int step = 0; step < steps; ++step) {
+      TensorMap batch;
+      batch["x"] = randomTensor(device, {48, 64}, uint32_t(step));
+      last = session.step(batch, 1e-3);
+      losses.push_back(float(last.loss));
+    }
+    EXPECT_EQ(device->memory().addressFigures().displaced, 0u) << device->memory().addressFigures().lastDisplaced;
+    return losses;
+  };
+  uint64_t least = 0;
+  try {
+    for (uint64_t cap = 1 << 20; cap; cap = least - 1)
+      play(cap, 0, &least);
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
+  }
+  ASSERT_GT(least, 0u);
+  std::vector<float> free = play(0, 6);
+  lines.clear();
+  EXPECT_EQ(play(least, 6), free);
+  ASSERT_EQ(lines.size(), 1u) << testing::PrintToString(lines);
+  if (!std::string_view(GetParam()).starts_with("cpu")) { // where another fits
+    EXPECT_EQ(lines[0], "step 4: goes by the plan in force, as another finds no room beside what the last step left");
+  }
+  for (uint64_t cap = least + 256; cap < least + 2048; cap += 512)
+    EXPECT_EQ(play(cap, 6), free) << "cap " << cap;
+}
+
 // One line per step with the keys and the invariants of activation-stagehand.md.
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();

@@ -98,12 +98,32 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   plannedFor = step;
 }
 
+std::unique_ptr<TriedPlan> Session::State::tryAnother(const StepSizes &step, std::span<const TensorMap> batches,
+                                                      const MeasuredStep *measured) {
+  auto stays = [&](const std::string &why) {
+    if (options.log)
+      options.log("step " + std::to_string(this->step + 1) + ": goes by the plan in force, as " + why);
+  };
+  try {
+    if (std::unique_ptr<TriedPlan> tried = tryPlan(*services, stepToPlan(step, batches), measured))
+      return tried;
+    stays("another finds no room beside what the last step left");
+  } catch (const Error &error) {
+    // Somebody else took of the device or of a disk since.
+    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::BudgetInfeasible)
+      throw;
+    stays(std::string("there is no room to make another: ") + error.what());
+  }
+  return nullptr;
+}
+
 void Session::State::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
   requireWhole();
   requireValues();
   prepareStreamed(step, batches); // the ring is in the way of a plan
   int64_t slots = services->weights() ? services->weights()->slots() : 0;
-  bool isPlanned = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
+  bool isInForce = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
+  bool isPlanned = isInForce;
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
     dropCaches(*device);
@@ -113,6 +133,9 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   if (isPlanned && !measured)
     return;
   takeForPrograms(step, batches);
+  std::unique_ptr<TriedPlan> tried;
+  if (isInForce && !(tried = tryAnother(step, batches, measured ? &*measured : nullptr)))
+    return;
   // A plan begins with a step that has no update of the one before to make.
   StepSizes before = plannedFor;
   makeDeferred();
@@ -128,18 +151,11 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
     }
   }
   try {
-    here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
+    here.planned =
+        planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
-    bool hasNoRoom = error.code() == ErrorCode::DeviceOom;
-    // Somebody else took of the device or of a disk since: the plan in force may still fit.
-    if ((hasNoRoom || error.code() == ErrorCode::BudgetInfeasible) && plannedFor == step) {
-      if (hasNoRoom && options.log)
-        options.log("step " + std::to_string(this->step + 1) +
-                    ": goes by the plan in force, as there is no room to make another: " + error.what());
-      return;
-    }
-    if (hasNoRoom && sealer)
+    if (error.code() == ErrorCode::DeviceOom && sealer)
       throw error.within(sealer->whatIsTaken());
     throw;
   }
