@@ -37,8 +37,14 @@ struct PipelineModel {
     all.push_back({"head", compiled("head", head())});
     return all;
   }
+  /// Three modules read one value of the first.
+  bool threeReadOne = false;
   /// The wires that position does not give.
-  std::vector<Wire> wires() const { return {{"head", "s", "embed", "s"}}; }
+  std::vector<Wire> wires() const {
+    if (threeReadOne)
+      return {{"head", "s", "embed", "h"}, {"layer2", "h", "embed", "h"}};
+    return {{"head", "s", "embed", "s"}};
+  }
 
   TensorMap batch(const DeviceRef &device, int64_t step, int64_t index) const {
     auto seed = uint32_t(1000 * step + index);
