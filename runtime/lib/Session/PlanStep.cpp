@@ -166,12 +166,43 @@ void TriedPlan::certifyFor(FreeRoom free, uint64_t bytes, Search search) {
   found = certify(twin, planner, bytes, &room, search);
 }
 
+/// The error of a step for which no plan was found.
+static Error refusal(const TriedPlan &tried, MemoryServices &services, const StepToPlan &step) {
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram), staging = budget - leftToPlan(services, step);
+  uint64_t twinBytes = tried.found.played.allocations.bytesBefore, smallest = tried.found.bytes + staging;
+  if (services.weights()) // a ring of another budget leaves its room elsewhere, at another distance from where blocks may begin
+    smallest = (smallest + 2 * (defaultAlignment - 1)) / defaultAlignment * defaultAlignment;
+  return errorOf({.askedBytes = budget,
+                  .smallestBytes = smallest,
+                  .setBy = tried.planner.profile().events[tried.planner.tightestEvent()],
+                  .held = tried.found.played.holders,
+                  .othersBytes = staging + tried.room.liveBytes - std::min(tried.room.liveBytes, twinBytes)});
+}
+
 std::unique_ptr<TriedPlan> tryPlan(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
   auto tried = std::make_unique<TriedPlan>(step, services.weights(), measured);
   dropCaches(*step.device);
   uint64_t left = leftToPlan(services, step);
   tried->certifyFor(roomOf(*step.device, services.blocksThatLeave()), left, Search::Once);
   return tried->found.bytes <= left ? std::move(tried) : nullptr;
+}
+
+std::unique_ptr<TriedPlan> tryOtherStep(MemoryServices &services, const StepToPlan &step) {
+  WeightStreamer *weights = services.weights();
+  auto tried = std::make_unique<TriedPlan>(step, weights, nullptr);
+  dropCaches(*step.device);
+  FreeRoom room = roomOf(*step.device, services.blocksThatLeave());
+  uint64_t free = 0, left = leftToPlan(services, step);
+  for (const AddressRange &range : room.ranges)
+    free += range.bytes;
+  if (!room.ranges.empty())
+    room.ranges = {{room.ranges.back().end() - free, free}};
+  tried->certifyFor(std::move(room), left, Search::Least);
+  if (tried->found.bytes <= left)
+    return tried;
+  if (!weights || weights->slots() == weights->leastSlots())
+    throw refusal(*tried, services, step);
+  return nullptr;
 }
 
 PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured,
@@ -192,7 +223,6 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
     gatherFree(device);
     FreeRoom room = roomOf(device);
     uint64_t budget = device.memory().budget(Space::DeviceDram), left = leftToPlan(services, step);
-    uint64_t staging = budget - left;
     if (isTried && isWithin(tried->room, room))
       tried->room = std::move(room);
     else
@@ -203,7 +233,7 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
                           .plan = *found.plan,
                           .addresses = std::move(found.addresses),
                           .room = std::move(tried->room),
-                          .bytes = found.bytes + staging};
+                          .bytes = found.bytes + (budget - left)};
       if (weights) {
         planned.slots = weights->slots();
         planned.openAtOnce = tried->twin.weights()->policy().ring().openAtOnce;
@@ -212,20 +242,10 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
       services.follow(planned.profile, planned.plan, planned.addresses);
       return planned;
     }
-    uint64_t smallest = found.bytes + staging;
     // The ring took what there was; with fewer slots it is slower.
-    if (weights && weights->makeRoom(smallest - budget)) {
-      tried.reset();
-      continue;
-    }
-    uint64_t twinBytes = found.played.allocations.bytesBefore;
-    if (weights) // a ring of another budget leaves its room elsewhere, at another distance from where blocks may begin
-      smallest = (smallest + 2 * (defaultAlignment - 1)) / defaultAlignment * defaultAlignment;
-    throw errorOf({.askedBytes = budget,
-                   .smallestBytes = smallest,
-                   .setBy = tried->planner.profile().events[tried->planner.tightestEvent()],
-                   .held = found.played.holders,
-                   .othersBytes = staging + tried->room.liveBytes - std::min(tried->room.liveBytes, twinBytes)});
+    if (!weights || !weights->makeRoom(found.bytes - left))
+      throw refusal(*tried, services, step);
+    tried.reset();
   }
 }
 

@@ -75,6 +75,10 @@ struct TriedPlan {
 /// addresses, and may leave no room for another. Returns null then. `measured` may be null.
 std::unique_ptr<TriedPlan> tryPlan(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured);
 
+/// Plans a step of other extents than that for which a plan is in force, and moves nothing, as if what stays on the device
+/// lay together. Throws BudgetInfeasible if there is no plan even so. Returns null where fewer slots of a ring may help.
+std::unique_ptr<TriedPlan> tryOtherStep(MemoryServices &services, const StepToPlan &step);
+
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's budget
 /// leaves to the session, with the times that were `measured` if they are of such a step,
 /// and has `services` follow the plan, which is returned. Slots of Weight Stagehand's ring that no plan fits beside,

@@ -136,25 +136,30 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   std::unique_ptr<TriedPlan> tried;
   if (isInForce && !(tried = tryAnother(step, batches, measured ? &*measured : nullptr)))
     return;
-  // A plan begins with a step that has no update of the one before to make.
-  StepSizes before = plannedFor;
-  makeDeferred();
-  plannedFor = std::move(before);
   KnownStep &here = knownOf(step);
-  if (plannedFor != step) {
-    measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
-    device->memory().forgetAddresses();
-    if (here.planned && followAgain(*services, device, *here.planned)) {
-      plannedFor = step;
-      plannedSlots = slots;
-      return;
-    }
-  }
+  bool isMoved = false;
   try {
-    here.planned =
-        planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
+    if (!plannedFor.empty() && plannedFor != step && !here.planned)
+      tried = tryOtherStep(*services, stepToPlan(step, batches));
+    // A plan begins with a step that has no update of the one before to make.
+    StepSizes before = plannedFor;
+    makeDeferred();
+    plannedFor = std::move(before);
+    isMoved = true;
+    if (plannedFor != step) {
+      measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
+      device->memory().forgetAddresses();
+      if (here.planned && followAgain(*services, device, *here.planned)) {
+        plannedFor = step;
+        plannedSlots = slots;
+        return;
+      }
+    }
+    here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
+    if (isMoved) // what the plan in force counts on
+      plannedFor.clear();
     if (error.code() == ErrorCode::DeviceOom && sealer)
       throw error.within(sealer->whatIsTaken());
     throw;
