@@ -21,7 +21,7 @@ from .errors import FileError, InvalidArgumentError
 from .freezing import Frozen
 from .module import save_tensors
 from .tensors import Order, give, wrap
-from .without_bytes import check_resets, drawn, parts_without_bytes
+from .without_bytes import Init, check_drawn, drawn, parts_without_bytes
 
 
 class Checkpoints:
@@ -74,24 +74,27 @@ class Checkpoints:
         self._give(weights.items() if isinstance(weights, Mapping) else tensors_in(weights))
         self.sync()
 
-    def init_weights(self, seed: int = 0) -> None:
+    def init_weights(self, seed: int = 0, init: Init | None = None) -> None:
         """Gives parameters on PyTorch's meta device the values that ``reset_parameters`` of their PyTorch module draws after
         ``torch.manual_seed(seed)``, module by module: no more than one is in memory besides what this rank keeps. PyTorch's own random state
         stays. Every rank draws the same.
 
+        `init` is called with each of these modules then, on the CPU, to draw what is to be drawn in another way: what a model's constructor
+        drew on the meta device is lost.
+
         Raises
         ------
         InvalidArgumentError
-            A module has such parameters, and no ``reset_parameters``, or buffers that this does not write; nothing has changed.
+            A module has such parameters and no ``reset_parameters``, and there is no `init`, or it has buffers of its own; nothing has changed.
         """
         keys = {member: info.key for info in self._session.parameters for member in info.members}
         parts = [(name, part) for name, module in self.modules.items() for part in parts_without_bytes(module._source)]
-        check_resets((name, *part) for name, part in parts)
+        check_drawn(((name, *part) for name, part in parts), init)
         given = set()  # a tied one has the values of the first of its modules
 
         def values() -> Iterator[tuple[str, torch.Tensor]]:
             for name, (path, part) in parts:
-                for local, value in drawn(part).items():
+                for local, value in drawn(part, init).items():
                     key = keys.get((name, f"{path}.{local}" if path else local))
                     if key is not None and key not in given:
                         given.add(key)

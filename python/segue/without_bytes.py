@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from .errors import InvalidArgumentError
+
+#: Draws the parameters that a module itself has.
+Init = Callable[[nn.Module], Any]
 
 
 def names_without_bytes(module: nn.Module) -> list[str]:
@@ -66,28 +69,33 @@ def parts_without_bytes(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(path, part) for path, part in module.named_modules() if any(t.is_meta for t in _own(part).values())]
 
 
-def check_resets(parts: Iterable[tuple[str, str, nn.Module]]) -> None:
+def check_drawn(parts: Iterable[tuple[str, str, nn.Module]], init: Init | None) -> None:
     """Checks that modules, by trainer's name and path, can draw all of their values. Raises InvalidArgumentError."""
     for name, path, part in parts:
         where = f"module {name!r}{f', {path!r}' if path else ''} ({type(part).__name__})"
-        if not hasattr(part, "reset_parameters"):
-            raise InvalidArgumentError(f"{where} has {next(iter(_own(part)))!r} on PyTorch's meta device and no reset_parameters() that draws it; "
-                                       "give it one, or give values by load_weights or resume")
         # PyTorch's own write their buffers; of others nobody knows.
         buffers = [local for local, tensor in part._buffers.items() if tensor is not None and tensor.is_meta]
         if buffers and not type(part).__module__.startswith("torch.nn."):
-            raise InvalidArgumentError(f"{where} has the buffer {buffers[0]!r} on PyTorch's meta device, and its values are made where the module is; "
-                                       "make it on the CPU, or give values by load_weights or resume")
+            raise InvalidArgumentError(f"{where} has the buffer {buffers[0]!r} on PyTorch's meta device, and what the module computed for it is lost; "
+                                       'compute it with device="cpu", or give values by load_weights or resume')
+        if init is None and not hasattr(part, "reset_parameters"):
+            raise InvalidArgumentError(f"{where} has {next(iter(_own(part)))!r} on PyTorch's meta device and no reset_parameters() that draws it; "
+                                       "give init_weights(init=...) a function that does, or values by load_weights or resume")
 
 
-def drawn(part: nn.Module) -> dict[str, torch.Tensor]:
-    """New values of a module's own parameters and buffers; the module is left alone."""
+def drawn(part: nn.Module, init: Init | None) -> dict[str, torch.Tensor]:
+    """New values of a module's own parameters and buffers that are on the meta device; the module is left alone."""
+    wanted = [local for local, tensor in _own(part).items() if tensor.is_meta]
     bare = copy.copy(part)
     bare.__dict__["_parameters"], bare.__dict__["_buffers"] = dict(part._parameters), dict(part._buffers)
     bare.to_empty(device="cpu", recurse=False)
     with torch.no_grad():
-        bare.reset_parameters()
-    return _own(bare)
+        if hasattr(bare, "reset_parameters"):
+            bare.reset_parameters()
+        if init is not None:
+            init(bare)
+    found = _own(bare)
+    return {local: found[local] for local in wanted}
 
 
 def _own(part: nn.Module) -> dict[str, torch.Tensor]:

@@ -130,6 +130,42 @@ def test_values_are_drawn_as_pytorch_draws_them():
     assert losses(trainer)[0] > 0
 
 
+class Tables(nn.Module):
+    """A table that the model computes has bytes, and the rest has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.linspace(0, 1, WIDTH, device="cpu"))
+        self.linear, self.own = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.zeros(WIDTH))
+        draw(self)
+        draw(self.linear)
+
+    def forward(self, x):
+        return (self.linear(x * self.table) * self.own).square().mean()
+
+
+def draw(module):
+    for parameter in module.parameters(recurse=False):
+        nn.init.normal_(parameter, std=0.5)
+
+
+def test_values_are_drawn_by_a_function():
+    def losses_of(place):
+        torch.manual_seed(2)
+        with torch.device(place):
+            model = Tables()
+        trainer = segue.Trainer([segue.compile(model, (torch.ones(4, WIDTH),))], optimizer=ADAMW)
+        if place == "meta":
+            trainer.init_weights(init=draw)
+            found = trainer.parameters()
+            torch.manual_seed(0)
+            own = torch.empty(WIDTH).normal_(std=0.5)
+            assert torch.equal(found["own"], own) and torch.equal(found["table"], torch.linspace(0, 1, WIDTH)) and len(found) == 4
+        return [trainer.step(torch.ones(4, WIDTH)) for _ in range(3)]
+
+    assert all(loss > 0 for place in ("cpu", "meta") for loss in losses_of(place))
+
+
 def test_modules_that_share_a_parameter(tmp_path):
     class First(nn.Module):
         def __init__(self, table):
@@ -172,7 +208,6 @@ class Token(nn.Module):
         self.linear = nn.Linear(WIDTH, 1)
         if has_buffer:
             self.register_buffer("scale", torch.ones(WIDTH))
-            self.reset_parameters = lambda: None
         else:
             self.token = nn.Parameter(torch.zeros(WIDTH))
 
@@ -183,7 +218,7 @@ class Token(nn.Module):
 def test_errors():
     x = torch.zeros(4, WIDTH)
     for has_buffer, text in ((False, r"module '0' \(Token\) has 'token' on PyTorch's meta device and no reset_parameters\(\) that draws it"),
-                             (True, r"module '0' \(Token\) has the buffer 'scale' on PyTorch's meta device")):
+                             (True, r"module '0' \(Token\) has the buffer 'scale' on PyTorch's meta device, and what the module computed for it is lost")):
         with torch.device("meta"):
             model = Token(has_buffer)
         module = segue.compile(model, (x,))
