@@ -546,8 +546,9 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   return certified;
 }
 
-/// `play` certifies one plan.
-template <typename Play>
+/// A function that certifies one plan, if it can for so many bytes.
+using Play = std::function<CertifiedPlan(const ResidencyPlan &plan, uint64_t bytes)>;
+
 static CertifiedPlan certifyOnce(const ResidencyPlanner &planner, uint64_t bytes, const Play &play) {
   for (uint64_t target = bytes; target >= planner.smallestBudget();) {
     CertifiedPlan found = play(planner.plan(target), bytes);
@@ -574,7 +575,6 @@ static CertifiedPlan certifyOnce(const ResidencyPlanner &planner, uint64_t bytes
 /// is seldom the one that is packed into the least. A search that finds ever less ends somewhere.
 static constexpr int mostRounds = 16;
 
-template <typename Play>
 static CertifiedPlan certifyBy(const ResidencyPlanner &planner, uint64_t bytes, const Play &play,
                                Search search = Search::Least) {
   CertifiedPlan found = certifyOnce(planner, bytes, play);
