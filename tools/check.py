@@ -61,6 +61,14 @@ class Suite:
         return self.report.with_stem(f"{self.report.stem}-{worker + 1}") if worker else self.report
 
 
+def draw_seed() -> str:
+    """What samples are drawn with, where tests try a part of many cases: others for each commit."""
+    if seed := os.environ.get("SEGUE_SEED"):
+        return seed
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    return str(int(commit[:6] or "0", 16))
+
+
 def suites(build: Path) -> list:
     """Returns the suites: those that cannot be shared come first, and of these those that take longest."""
     out = build / "check"
@@ -158,7 +166,7 @@ def run(suite: Suite, worker: int = 0) -> str:
     with shown:
         print(f"== {title}", flush=True)
     # Threads that wait for their turn must not keep a processor from the others.
-    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
+    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"), "SEGUE_SEED": draw_seed()}
     if suite.workers > 1:
         environment |= {"SEGUE_TEST_CLAIMS": str(claims_of(suite)), "SEGUE_TEST_PROCESS": str(worker)}
     wrong, start = "", time.monotonic()
@@ -293,6 +301,7 @@ def main() -> int:
     print("slowest steps, in seconds")
     for seconds, name in sorted(sum((suite.steps for suite in chosen), build_steps(build)), reverse=True)[:SLOWEST]:
         print(f"{seconds:7.0f}  {name}")
+    print(f"samples are drawn with SEGUE_SEED={draw_seed()}; make check-long tries all")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

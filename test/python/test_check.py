@@ -15,6 +15,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
+from sample import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -217,3 +218,29 @@ def test_the_slowest_steps_are_known(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / ".ninja_log").write_text("# ninja log v6\n10\t3510\t0\tlib/a.o\t1f\n0\t500\t0\tlib/b.o\t2f\n")
     assert sorted(check.build_steps(tmp_path)) == [(0.5, "build: inner/lib/b.o"), (3.5, "build: inner/lib/a.o")]
+
+
+def test_samples_are_parts_that_make_up_all(monkeypatch):
+    cases = list(range(11))
+    monkeypatch.delenv("SEGUE_SEED", raising=False)
+    assert drawn(cases, 3, "a") == cases
+    parts = []
+    for seed in ("41", "42", "43"):
+        monkeypatch.setenv("SEGUE_SEED", seed)
+        parts.append(drawn(cases, 3, "a"))
+    assert sorted(sum(parts, [])) == cases and all(parts) and drawn(cases, 3, "b") != parts[-1]
+
+
+def test_a_suite_draws_with_a_number_of_the_commit(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("SEGUE_SEED", raising=False)
+    seed = check.draw_seed()
+    assert seed == check.draw_seed() and int(seed) >= 0
+    report = tmp_path / "unit.xml"
+    suite = check.Suite("unit", [sys.executable, "-c", "import os, sys; open(sys.argv[1], 'w').write('<a><testcase classname=\"a\" name=\"%s\"/></a>' % os.environ['SEGUE_SEED'])",
+                                 report], report, 60)
+    monkeypatch.setattr(check, "suites", lambda build: [suite])
+    monkeypatch.setattr(sys, "argv", ["check.py", "--build", str(tmp_path)])
+    assert check.main() == 0 and suite.steps == [(0.0, f"unit: a::{seed}")]
+    assert f"SEGUE_SEED={seed};" in capsys.readouterr().out
+    monkeypatch.setenv("SEGUE_SEED", "5")
+    assert check.draw_seed() == "5"
