@@ -34,7 +34,7 @@ check: build
 check-long: build
 	@env -u SEGUE_SEED $(PYTHON) tools/unit.py --build $(BUILD)
 	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(addprefix test/python/, \
-	  test_ops.py test_embedding.py test_cuda_slabs.py test_invariance.py test_loop_budget.py)
+	  test_ops.py test_embedding.py test_cuda_slabs.py test_invariance.py test_loop_budget.py test_ptx.py test_disk_budget.py)
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_GRAPHS=1000 $(BUILD)/bin/SegueRandomGraphTests
