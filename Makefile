@@ -29,8 +29,12 @@ demo: configure
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)
 
-# A check draws some models, graphs and runs of ranks; this draws many more, for half an hour of a processor.
+# A check draws some models, graphs and runs of ranks, and samples of long sweeps (SEGUE_SEED); this draws many more and tries all, for
+# an hour and a half of a processor.
 check-long: build
+	@env -u SEGUE_SEED $(PYTHON) tools/unit.py --build $(BUILD)
+	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(addprefix test/python/, \
+	  test_ops.py test_embedding.py test_cuda_slabs.py test_invariance.py test_loop_budget.py test_ptx.py test_disk_budget.py)
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_GRAPHS=1000 $(BUILD)/bin/SegueRandomGraphTests

@@ -9,7 +9,10 @@ fuzzing under the address and undefined behaviour sanitizers (tools/sanitized.py
 As many processes run side by side as there are processors, each into a log that is
 shown when it ends. The Python tests come last: they have a process for each place that
 becomes free, and these share the files among them (test/python/claims.py), so that all
-places end at nearly the same time.
+places end at nearly the same time. Tests wait now and then: for a disk, for each other, for
+a limit of time. What is compiled for a suite alone is compiled meanwhile, by compilers that
+take what nobody else wants of a processor, so that no test is slower for it. When that is
+done, a Python process ends after the file that it is at, and makes room for the suite.
 Each suite writes a JUnit file into <build>/check/, which the summary is read
 from; a suite that writes none, or runs no test, has failed, and so has a file
 or a GoogleTest suite all of whose tests were skipped. Tests that are DISABLED_
@@ -20,6 +23,7 @@ Exit status 0 only if every suite ran and nothing failed.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
@@ -44,6 +48,7 @@ class Suite:
     report: Path
     limit_s: int  # a runaway process is stopped
     workers: int = 1  # processes that share the suite; each has a report
+    compiling: list = field(default_factory=list)  # a command that compiles what the suite needs, beside others
     passed: int = 0
     skipped: int = 0
     failures: list = field(default_factory=list)
@@ -56,28 +61,32 @@ class Suite:
         return self.report.with_stem(f"{self.report.stem}-{worker + 1}") if worker else self.report
 
 
+def draw_seed() -> str:
+    """What samples are drawn with, where tests try a part of many cases: others for each commit."""
+    if seed := os.environ.get("SEGUE_SEED"):
+        return seed
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    return str(int(commit[:6] or "0", 16))
+
+
 def suites(build: Path) -> list:
     """Returns the suites: those that cannot be shared come first, and of these those that take longest."""
     out = build / "check"
     processors = os.cpu_count()
     jobs = str(max(1, processors // 2))  # of a suite that runs beside others
+
+    def sanitized(what: str) -> Suite:
+        command = [sys.executable, ROOT / "tools" / "sanitized.py", what, "--build", build]
+        report = out / f"{what}.xml"
+        return Suite(what, [*command, "--jobs", jobs, "--report", report], report, 2400, compiling=[*command, "--jobs", processors, "--compile"])
+
     return [
-        Suite(
-            "fuzz",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "fuzz", "--build", build, "--jobs", jobs, "--report", out / "fuzz.xml"],
-            out / "fuzz.xml",
-            2400,
-        ),
+        sanitized("threads"),
+        sanitized("fuzz"),
         Suite(
             "unit",
             [sys.executable, ROOT / "tools" / "unit.py", "--build", build, "--jobs", jobs, "--report", out / "unit.xml"],
             out / "unit.xml",
-            2400,
-        ),
-        Suite(
-            "threads",
-            [sys.executable, ROOT / "tools" / "sanitized.py", "threads", "--build", build, "--jobs", jobs, "--report", out / "threads.xml"],
-            out / "threads.xml",
             2400,
         ),
         Suite(
@@ -144,6 +153,11 @@ def read_report(suite: Suite) -> None:
 shown = threading.Lock()
 
 
+def claims_of(suite: Suite) -> Path:
+    """The folder of test/python/claims.py."""
+    return suite.report.with_name(f"{suite.name}-claims")
+
+
 def run(suite: Suite, worker: int = 0) -> str:
     """Runs one process of `suite`, and shows what it said. Returns what went wrong with it as a whole, or ""."""
     report = suite.report_of(worker)
@@ -152,9 +166,9 @@ def run(suite: Suite, worker: int = 0) -> str:
     with shown:
         print(f"== {title}", flush=True)
     # Threads that wait for their turn must not keep a processor from the others.
-    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
+    environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"), "SEGUE_SEED": draw_seed()}
     if suite.workers > 1:
-        environment["SEGUE_TEST_CLAIMS"] = str(suite.report.with_name(f"{suite.name}-claims"))
+        environment |= {"SEGUE_TEST_CLAIMS": str(claims_of(suite)), "SEGUE_TEST_PROCESS": str(worker)}
     wrong, start = "", time.monotonic()
     with open(report.with_suffix(".log"), "w+") as log:
         try:
@@ -171,18 +185,75 @@ def run(suite: Suite, worker: int = 0) -> str:
     return wrong
 
 
+def compile_for(suite: Suite) -> None:
+    """Compiles what `suite` needs, at the least priority. What goes wrong, the suite says when it runs."""
+    with shown:
+        print(f"== {suite.name}, compiles", flush=True)
+    start = time.monotonic()
+    with open(suite.report.with_name(f"{suite.name}-compiled.log"), "w") as log:
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            subprocess.run(["chrt", "--idle", "0", *map(str, suite.compiling)], cwd=ROOT, timeout=suite.limit_s, stdout=log, stderr=log)
+    seconds = time.monotonic() - start
+    suite.steps.append((seconds, f"{suite.name}: compiled beside others"))
+    with shown:
+        print(f"== {suite.name}, compiled after {seconds:.0f} s", flush=True)
+
+
+class Places:
+    """What runs where: the first that is ready wherever a place is free, until nothing is left or to come."""
+
+    def __init__(self, chosen: list):
+        # The first process of each in their order, then those that help.
+        self.ready = [(suite, worker) for worker in range(max(suite.workers for suite in chosen)) for suite in chosen
+                      if worker < suite.workers and not suite.compiling]
+        self.compiling = [suite for suite in chosen if suite.compiling]
+        self.running = []
+        self.changed = threading.Condition()
+
+    def compile(self) -> None:
+        for suite in list(self.compiling):
+            compile_for(suite)
+            with self.changed:
+                self.compiling.remove(suite)
+                self.ready.insert(0, (suite, 0))
+                for shared in {id(other): other for other, _ in self.running if other.workers > 1}.values():
+                    (claims_of(shared) / f"room-for-{suite.name}").touch()
+                self.changed.notify_all()
+
+    def play(self) -> None:
+        while True:
+            with self.changed:
+                # A process that runs may leave files to another.
+                self.changed.wait_for(lambda: self.ready or not (self.compiling or self.running))
+                if not self.ready:
+                    return
+                suite, worker = place = self.ready.pop(0)
+                self.running.append(place)
+                for shared, _ in self.running:
+                    (claims_of(shared) / f"room-for-{suite.name}").unlink(missing_ok=True)
+            wrong = run(suite, worker)
+            with self.changed:
+                self.running.remove(place)
+                if wrong.startswith("(stopped"):
+                    suite.failures.append(wrong)
+                elif wrong:
+                    suite.ended.append(wrong)
+                if (claims_of(suite) / f"made-room-{worker}").exists():
+                    self.ready.append((suite, suite.workers))
+                    suite.workers += 1
+                self.changed.notify_all()
+
+
 def run_all(chosen: list, places: int) -> None:
     """Runs the suites side by side, and reads what they report."""
-    # The first process of each in their order, then those that help.
-    order = [(suite, worker) for worker in range(max(suite.workers for suite in chosen)) for suite in chosen if worker < suite.workers]
     for suite in chosen:
-        shutil.rmtree(suite.report.with_name(f"{suite.name}-claims"), ignore_errors=True)
-    with ThreadPoolExecutor(places) as pool:
-        for (suite, _), wrong in zip(order, pool.map(lambda each: run(*each), order)):
-            if wrong.startswith("(stopped"):
-                suite.failures.append(wrong)
-            elif wrong:
-                suite.ended.append(wrong)
+        shutil.rmtree(claims_of(suite), ignore_errors=True)
+        if suite.workers > 1:
+            claims_of(suite).mkdir(parents=True)
+    board = Places(chosen)
+    with ThreadPoolExecutor(places + 1) as pool:
+        for ended in [pool.submit(board.compile), *(pool.submit(board.play) for _ in range(places))]:
+            ended.result()
     for suite in chosen:
         read_report(suite)
         if not suite.failures:
@@ -230,6 +301,7 @@ def main() -> int:
     print("slowest steps, in seconds")
     for seconds, name in sorted(sum((suite.steps for suite in chosen), build_steps(build)), reverse=True)[:SLOWEST]:
         print(f"{seconds:7.0f}  {name}")
+    print(f"samples are drawn with SEGUE_SEED={draw_seed()}; make check-long tries all")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

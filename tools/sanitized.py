@@ -133,7 +133,7 @@ def fuzz(args, report: Report) -> None:
     start = time.monotonic()
     failure = build("fuzz", folder, args.jobs, ["segue-fuzzers", *ADDRESSED])
     report.add("build", time.monotonic() - start, failure)
-    if failure:
+    if failure or args.compile:
         return
 
     def play(target: str) -> tuple:
@@ -198,7 +198,7 @@ def tests(args, report: Report) -> None:
     start = time.monotonic()
     failure = build(args.what, folder, args.jobs, list(programs), f"-DSEGUE_STITCH_BINARIES={args.build / 'test' / 'stitch'}")
     report.add("build", time.monotonic() - start, failure)
-    if failure:
+    if failure or args.compile:
         return
     # The compiler is not part of this: the normal build compiles the random
     # models, and says whether they pass there. Graphs whose plans are tried are played there only.
@@ -223,6 +223,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=15, help="of fuzzing, per target; 0.4 of it for those that make thousands of runs in one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="to run at a time; default: one per processor")
     parser.add_argument("--seed", type=int, default=1, help="of fuzzing")
+    parser.add_argument("--compile", action="store_true", help="compile what would run, and no more")
     parser.add_argument("--whole", action="store_true", help="all tests of the runtime, not only those that stitch")
     args = parser.parse_args()
     args.build = args.build.resolve()

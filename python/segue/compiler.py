@@ -43,7 +43,8 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU or a GPU. Parameters that require a gradient are trained, others and buffers are frozen. A program of
+        On the CPU, a GPU, or PyTorch's meta device: then no values are made, and a `Trainer` is given them (`Trainer.load_weights`,
+        `Trainer.init_weights`). Parameters that require a gradient are trained, others and buffers are frozen. A program of
         `torch.export`, as `torch.export.load` gives it, is taken for the module that it was made of, in the mode in which that was.
     example_inputs : tensor, or sequence or mapping of them
         Arguments of one call: by position, or by name if a mapping. Their shapes and types are those of the first variant.

@@ -16,7 +16,6 @@ train it (`segue-run fit`). Neither weights nor batches have bytes on the way: p
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from .optimizers import AdamW, Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import is_tensor
 from .torch_optimizers import as_optimizer
+from .without_bytes import without_bytes
 
 #: A model, a Hugging Face config, or a function that makes a model; it is called on PyTorch's meta device.
 Model = Union[nn.Module, Any, Callable[[], nn.Module]]
@@ -234,7 +234,7 @@ class _Case:
         module = _made(model)
         self.name = type(module).__name__
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        module = _without_bytes(module, mode)
+        module = without_bytes(module, mode)
         if lora_rank:
             _add_adapters(module, lora_rank, lora_targets, mode)
         elif lora_targets:
@@ -279,20 +279,6 @@ def _made(model) -> nn.Module:
 
 def _is_config(model) -> bool:
     return not isinstance(model, (nn.Module, type)) and hasattr(model, "model_type") and hasattr(model, "to_dict")
-
-
-def _without_bytes(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy whose parameters and buffers are on the CPU, in shape and type; those of `module` are left alone."""
-    copies = {}
-    with mode:
-        for tensor in (*module.parameters(), *module.buffers()):
-            bare = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-            copies[id(tensor)] = nn.Parameter(bare, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else bare
-    try:
-        return copy.deepcopy(module, copies)
-    except Exception as error:  # whatever a class makes of a copy
-        raise InvalidArgumentError(f"{type(module).__name__} cannot be copied without its weights ({type(error).__name__}: {error}); "
-                                   "give a function that makes it") from error
 
 
 class _Loss(nn.Module):

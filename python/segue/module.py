@@ -43,6 +43,7 @@ from .again import Again, transform_around, warn_of
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, spec_for, stream_of, wrap
+from .without_bytes import to_capture
 
 log = logging.getLogger("segue")
 
@@ -293,7 +294,8 @@ class Module(nn.Module):
             nonlocal padding
             padding = self.bucketing.padding(args, kwargs, exported)
 
-        captured = capture(self._source, tuple(args), kwargs, look if self.bucketing is not None else None)
+        bare, args, kwargs = to_capture(self._source, tuple(args), kwargs)
+        captured = capture(bare, args, kwargs, look if self.bucketing is not None else None)
         program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, self.cubin, key[2], padding)
         self._variants[key] = program
         self._primary = self._primary or program
@@ -595,6 +597,9 @@ class _Weights:
     def wrapped(self, name: str, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
         """Wrapped again only where the memory is another one."""
         known = self._wrapped.get(name)
+        if tensor.is_meta:
+            raise InvalidArgumentError(f"{name!r} is on PyTorch's meta device and has no values; train the module by a segue.Trainer, which is given "
+                                       "them by load_weights, resume or init_weights, or make the module on another device")
         if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride() or known[2] != tensor.shape:
             known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, order, writable=True))
             self._wrapped[name] = known

@@ -297,7 +297,8 @@ class Trainer(Checkpoints, Figures, Parameters):
             for value in next(p for p in binary.programs if p.name == "forward").inputs:
                 if value.role in ("parameter", "frozen"):
                     tensor = module._weights.tensor(value.name)
-                    groups.setdefault((tensor.data_ptr(), tuple(tensor.shape)), []).append((name, value.name))
+                    which = id(tensor) if tensor.is_meta else tensor.data_ptr()
+                    groups.setdefault((which, tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
 
     # --- training ---------------------------------------------------------------------
@@ -535,7 +536,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         self._sizes.forget()
         for bound in self._bound:
             if bound.is_shared or bound.key in before[0].since and bound.key not in frozen.since:  # it is written from now on
-                bound.is_shared = not self._has_disk and self._share(bound.key, bound.tensor)
+                bound.is_shared = not self._has_disk and not bound.tensor.is_meta and self._share(bound.key, bound.tensor)
         if self._has_disk:
             self._move_to_disk()  # a home may be another now
 

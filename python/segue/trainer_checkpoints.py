@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Mapping
+from pathlib import Path
+from typing import Any, Iterable, Iterator, Mapping
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from . import _runtime
-from .errors import InvalidArgumentError
+from .errors import FileError, InvalidArgumentError
 from .freezing import Frozen
 from .module import save_tensors
 from .tensors import Order, give, wrap
+from .without_bytes import Init, check_drawn, drawn, parts_without_bytes
 
 
 class Checkpoints:
@@ -56,18 +58,64 @@ class Checkpoints:
             return {key: parameters[key] for key in trained}
         return {key: give(self._session.parameter(key), "torch") for key in trained}
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike) -> None:
         """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
+
+        `weights` is a mapping, or the path of a safetensors file or of the index of several (``model.safetensors.index.json``), which is read
+        tensor by tensor: of a model on PyTorch's meta device no more than one is in memory besides what this rank keeps.
 
         Raises
         ------
         NameUnknownError, LayoutMismatchError
             No parameter has such a name, or one has another shape or type; those before it have their new values then.
+        FileError
+            The file cannot be read.
         """
-        with Order(self._device) as order:
-            for key, value in weights.items():
-                self._session.set_parameter(key, wrap(value, self._device, order))
+        self._give(weights.items() if isinstance(weights, Mapping) else tensors_in(weights))
         self.sync()
+
+    def init_weights(self, seed: int = 0, init: Init | None = None) -> None:
+        """Gives parameters on PyTorch's meta device the values that ``reset_parameters`` of their PyTorch module draws after
+        ``torch.manual_seed(seed)``, module by module: no more than one is in memory besides what this rank keeps. PyTorch's own random state
+        stays. Every rank draws the same.
+
+        `init` is called with each of these modules then, on the CPU, to draw what is to be drawn in another way: what a model's constructor
+        drew on the meta device is lost.
+
+        Raises
+        ------
+        InvalidArgumentError
+            A module has such parameters and no ``reset_parameters``, and there is no `init`, or it has buffers of its own; nothing has changed.
+        """
+        keys = {member: info.key for info in self._session.parameters for member in info.members}
+        parts = [(name, part) for name, module in self.modules.items() for part in parts_without_bytes(module._source)]
+        check_drawn(((name, *part) for name, part in parts), init)
+        given = set()  # a tied one has the values of the first of its modules
+
+        def values() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, (path, part) in parts:
+                for local, value in drawn(part, init).items():
+                    key = keys.get((name, f"{path}.{local}" if path else local))
+                    if key is not None and key not in given:
+                        given.add(key)
+                        yield key, value
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._give(values())
+
+    def _give(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Sets parameters one after the other. What their values took goes back to the system now and then: malloc would keep it."""
+        taken = 0
+        with Order(self._device) as order:
+            for key, value in values:
+                self._session.set_parameter(key, wrap(value, self._device, order))
+                taken += value.nbytes
+                if taken > 64 << 20:
+                    del value
+                    _runtime.return_free_memory()
+                    taken = 0
+        _runtime.return_free_memory()
 
     def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint, a safetensors file, whole or not at all.
@@ -147,6 +195,22 @@ class Checkpoints:
             parameters = self.parameters()
             if self._ranks.writes:
                 save_tensors(path, parameters)
+
+
+def tensors_in(path: str | os.PathLike) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file, or of the files that an index names, one after the other. Raises FileError."""
+    path = Path(path)
+    try:
+        files = [path]
+        if path.suffix == ".json":
+            names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+            files = [path.parent / name for name in sorted(set(names))]
+        for each in files:
+            with safe_open(os.fspath(each), framework="pt") as file:
+                for name in file.keys():
+                    yield name, file.get_tensor(name)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileError(f"IO_FAILED: {path}: {type(error).__name__}: {error}") from error
 
 
 def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:

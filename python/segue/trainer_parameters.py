@@ -49,9 +49,12 @@ class Parameters:
         Nothing to do in most cases on the CPU: parameters that are dense share their memory. With a disk, values that are in
         memory alone are written there, where the PyTorch modules have theirs. Updates that wait for the next forward
         (``in_forward``) are made. With ``zero3`` every rank calls this, and is sent what others have, one after the other.
+        Parameters on PyTorch's meta device stay there: `parameters` has the values.
         """
         self._session.finish_updates()
-        apart = {bound.key: bound for bound in self._bound if not bound.is_shared}
+        apart = {bound.key: bound for bound in self._bound if not bound.is_shared and not bound.tensor.is_meta}
+        if not apart:
+            return
 
         def bring(key: str, value: "_runtime.Tensor") -> None:
             bound = apart.get(key)
@@ -72,16 +75,17 @@ class Parameters:
     def _bind(self, spills: bool):
         in_slab = set(self._session.slab_parameters)
         if self._ranks.gather_parameters:  # nobody has values of all from here on
-            self._ranks.take_values_of_first({info.key: self.modules[info.members[0][0]]._weights.tensor(info.members[0][1])
-                                              for info in self._session.parameters if info.key not in in_slab})
+            tensors = {info.key: self.modules[info.members[0][0]]._weights.tensor(info.members[0][1])
+                       for info in self._session.parameters if info.key not in in_slab}
+            self._ranks.take_values_of_first({key: tensor for key, tensor in tensors.items() if not tensor.is_meta})
         for info in self._session.parameters:
             if info.key in in_slab:
                 continue
             module, name = info.members[0]
             tensor = self.modules[module]._weights.tensor(name)
             # Memory of PyTorch's is what a disk is there to spare.
-            is_shared = not spills and self._share(info.key, tensor)
-            if spills:
+            is_shared = not spills and not tensor.is_meta and self._share(info.key, tensor)
+            if spills and not tensor.is_meta:
                 self._session.set_parameter(info.key, wrap(tensor, self._device, writable=True))
             self._bound.append(BoundParameter(info.key, self.modules[module]._weights, name, is_shared))
 
@@ -102,7 +106,7 @@ class Parameters:
         members = {info.key: info.members for info in self._session.parameters}
         elsewhere = set(self._session.parameters_elsewhere)
         with torch.no_grad():
-            for bound in (bound for bound in self._bound if bound.key not in elsewhere):
+            for bound in (bound for bound in self._bound if bound.key not in elsewhere and not bound.tensor.is_meta):
                 view, bound.is_home = self._session.parameter(bound.key).on_disk()
                 value = torch.from_dlpack(view)
                 for module, name in members[bound.key]:

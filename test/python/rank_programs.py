@@ -287,6 +287,37 @@ def pipelined(folder, tied):
     return found
 
 
+def without_bytes(folder):
+    """Models on PyTorch's meta device: each rank keeps what it has of a file's values, or draws them all and keeps its own."""
+    found = {}
+    for name, options in MODES.items():
+        with torch.device("meta"):
+            model = GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32))
+        tokens = torch.zeros(4, 32, dtype=torch.int64)
+        trainer = segue.Trainer([segue.compile(model, (tokens, tokens), name="gpt", device=options["device"])], optimizer=adamw(), clip_grad_norm=1.0,
+                                distributed="zero3", **options)
+        trainer.load_weights(os.path.join(folder, "weights.safetensors"))
+        losses = [trainer.step(*gpt_batch(i, rank())).hex() for i in range(5)]
+        trainer.sync()
+        parameters = {key: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for key, tensor in trainer.parameters().items()}
+        found[name] = {"losses": losses, "parameters": parameters, "bare": all(p.is_meta for p in model.parameters())}
+    h = torch.zeros(ROWS, WIDTH)
+    with torch.device("meta"):
+        modules = [First(), Layer(), Head()]
+    trainer = segue.Trainer([segue.compile(module, (h, torch.zeros(ROWS, 1)) if i == 2 else (h,)) for i, module in enumerate(modules)],
+                            optimizer=adamw(), grad_accumulation=2, distributed="pipeline")
+    trainer.init_weights(3)
+    drawn = trainer.parameters()
+    torch.manual_seed(3)
+    parts = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)]
+    keys = [info.key for info in trainer._session.parameters]
+    found["drawn"] = len(keys) == 6 and all(torch.equal(drawn[keys[2 * i + j]], value) for i, part in enumerate(parts)
+                                            for j, value in enumerate((part.weight, part.bias)))
+    x, y = (torch.cat(each) for each in zip(batch(0, 0), batch(0, 1)))
+    found["pipeline"] = trainer.step(x=x, y=y).hex()
+    return found
+
+
 def fit_gathered(folder):
     """A run that is never ended, and one that ends in mid-epoch and goes on; both keep what was best. Then a rank evaluates alone."""
     data = [gpt_batch(i, rank()) for i in range(6)]

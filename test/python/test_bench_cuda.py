@@ -10,8 +10,9 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -19,7 +20,7 @@ SCRIPT = ROOT / "bench" / "cuda" / "peers" / "run.py"
 
 
 def test_a_small_run(tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, "--config", "tiny-gpt", "--modes", "eager,segue,segue:0.8,segue:0.05", "--device", "cpu",
+    done = subprocess.run([warm.python(), SCRIPT, "--config", "tiny-gpt", "--modes", "eager,segue,segue:0.8,segue:0.05", "--device", "cpu",
                            "--steps", "2", "--json", tmp_path / "rows.json"], capture_output=True, text=True, timeout=280,
                           env=os.environ | {"SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so", "SEGUE_GPU_TWINS": str(tmp_path),
                                             "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so", "FAKE_CUDA_TWINS": str(tmp_path)})

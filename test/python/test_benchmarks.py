@@ -126,8 +126,8 @@ def test_ranks(tmp_path):
 def test_saves_of_ranks(tmp_path):
     text = output(warm.python(), ROOT / "bench/ranks/pipeline.py", "--config", "T", "--batches", 2, "--steps", 5)
     assert re.search(r"^\| segue \| +\d+ \| +\d+ \| [0-9.]+ \| [0-9.]+ \|$", text, re.M) and "| torch |" in text, text
-    text = output(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, ROOT / "bench/ranks/checkpoints.py", "--folder", tmp_path,
-                  "--width", 32, "--turns", 1, "--strategies", "zero1")
+    text = output(warm.python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--no-python", warm.python(),
+                  ROOT / "bench/ranks/checkpoints.py", "--folder", tmp_path, "--width", 32, "--turns", 1, "--strategies", "zero1")
     assert re.findall(r"^(\w+) \S+: best [\d.]+ s, median [\d.]+ s of 1$", text, re.M) == ["zero1", "zero1"]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 

@@ -15,6 +15,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
+from sample import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -96,33 +97,56 @@ def test_runs_that_tested_nothing(tmp_path, text, options, failure):
     assert suite.failures == ([failure] if failure else [])
 
 
+def shared_suite(tmp_path) -> check.Suite:
+    """A suite that two processes share: what lies in `tmp_path`."""
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'test' / 'python')!r})\nfrom claims import pytest_runtest_protocol\n")
+    report = tmp_path / "python.xml"
+    return check.Suite("python", [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path], report, 60, workers=2)
+
+
 def test_processes_share_the_files(tmp_path):
     """Each file is run once, whole, and by whoever is free; one that dies fails the suite."""
-    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'test' / 'python')!r})\nfrom claims import pytest_runtest_protocol\n")
     for name in "abcd":
         (tmp_path / f"test_{name}.py").write_text(f"import time, pytest\n@pytest.fixture(scope='module')\ndef slow(): time.sleep({0.5 + 2 * (name == 'a')})\n"
                                                   "def test_one(slow): pass\ndef test_two(slow): pass\n")
-    report = tmp_path / "python.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path]
-    suite = check.Suite("python", command, report, 60, workers=2)
+    suite = shared_suite(tmp_path)
     check.run_all([suite], 2)
     assert (suite.passed, suite.failures) == (8, [])
     files = [sorted({case.get("classname") for case in xml.parse(suite.report_of(worker)).getroot().iter("testcase")}) for worker in (0, 1)]
     assert sorted(files, key=len) == [["test_a"], ["test_b", "test_c", "test_d"]]
 
     (tmp_path / "test_c.py").write_text("import os\ndef test_c(): os._exit(0)\n")
-    suite = check.Suite("python", command, report, 60, workers=2)
+    suite = shared_suite(tmp_path)
     check.run_all([suite], 2)
     assert suite.failures == ["(the suite wrote no report)"]
 
 
 def test_one_process_after_the_others_may_find_nothing_left(tmp_path):
-    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT / 'test' / 'python')!r})\nfrom claims import pytest_runtest_protocol\n")
     (tmp_path / "test_a.py").write_text("def test_one(): pass\n")
-    report = tmp_path / "python.xml"
-    suite = check.Suite("python", [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "--junitxml", report, tmp_path], report, 60, workers=2)
+    suite = shared_suite(tmp_path)
     check.run_all([suite], 1)
     assert (suite.passed, suite.failures) == (1, [])
+
+
+def test_what_is_compiled_beside_others_is_run_as_soon_as_a_process_makes_room(tmp_path):
+    """No case is lost and none runs twice; priorities are those of the compiler's process alone."""
+    order = tmp_path / "order"
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text("import os, time\ndef test_it():\n"
+                                                  f"    open({str(order)!r}, 'a').write(f'{name} {{os.sched_getscheduler(0)}}\\n')\n    time.sleep(1.5)\n")
+    report = tmp_path / "fuzz.xml"
+    write = f"open({str(order)!r}, 'a').write(f'{{sys.argv[1]}} {{os.sched_getscheduler(0)}}\\n')"
+    fuzz = check.Suite("fuzz", [sys.executable, "-c", f"import os, sys; {write}; open(sys.argv[2], 'w').write('<a><testcase classname=\"a\" name=\"b\"/></a>')",
+                                "fuzz", report], report, 60,
+                       compiling=[sys.executable, "-c", f"import os, sys, time; {write}; time.sleep(0.2)", "compiles"])
+    suite = shared_suite(tmp_path)
+    check.run_all([fuzz, suite], 1)
+    assert (suite.passed, suite.failures, fuzz.passed, fuzz.failures) == (3, [], 1, [])
+    lines = order.read_text().split("\n")
+    files = [line[0] for line in lines if line[1:2] == " "]
+    assert sorted(files) == ["a", "b", "c"] and f"compiles {os.SCHED_IDLE}" in lines
+    assert 0 < lines.index(f"fuzz {os.SCHED_OTHER}") < len(lines) - 2, lines  # between files
+    assert not list(check.claims_of(suite).glob("room-for-*")) and suite.workers == 3
 
 
 # A program that answers as GoogleTest does; what a case does is its name.
@@ -194,3 +218,29 @@ def test_the_slowest_steps_are_known(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / ".ninja_log").write_text("# ninja log v6\n10\t3510\t0\tlib/a.o\t1f\n0\t500\t0\tlib/b.o\t2f\n")
     assert sorted(check.build_steps(tmp_path)) == [(0.5, "build: inner/lib/b.o"), (3.5, "build: inner/lib/a.o")]
+
+
+def test_samples_are_parts_that_make_up_all(monkeypatch):
+    cases = list(range(11))
+    monkeypatch.delenv("SEGUE_SEED", raising=False)
+    assert drawn(cases, 3, "a") == cases
+    parts = []
+    for seed in ("41", "42", "43"):
+        monkeypatch.setenv("SEGUE_SEED", seed)
+        parts.append(drawn(cases, 3, "a"))
+    assert sorted(sum(parts, [])) == cases and all(parts) and drawn(cases, 3, "b") != parts[-1]
+
+
+def test_a_suite_draws_with_a_number_of_the_commit(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("SEGUE_SEED", raising=False)
+    seed = check.draw_seed()
+    assert seed == check.draw_seed() and int(seed) >= 0
+    report = tmp_path / "unit.xml"
+    suite = check.Suite("unit", [sys.executable, "-c", "import os, sys; open(sys.argv[1], 'w').write('<a><testcase classname=\"a\" name=\"%s\"/></a>' % os.environ['SEGUE_SEED'])",
+                                 report], report, 60)
+    monkeypatch.setattr(check, "suites", lambda build: [suite])
+    monkeypatch.setattr(sys, "argv", ["check.py", "--build", str(tmp_path)])
+    assert check.main() == 0 and suite.steps == [(0.0, f"unit: a::{seed}")]
+    assert f"SEGUE_SEED={seed};" in capsys.readouterr().out
+    monkeypatch.setenv("SEGUE_SEED", "5")
+    assert check.draw_seed() == "5"

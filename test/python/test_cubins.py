@@ -11,11 +11,11 @@ import os
 import re
 import stat
 import subprocess
-import sys
 from importlib import resources
 
 import pytest
 import torch
+import warm
 from interpreted import ROOT
 from torch import nn
 
@@ -91,7 +91,7 @@ print("all of it")
 def test_a_gpu_is_given_the_cubin(tmp_path):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so", "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(tmp_path), "FAKE_CUDA_TWINS": str(tmp_path), "SEGUE_CACHE_DIR": ""}
-    done = subprocess.run([sys.executable, "-c", ON_FAKE, str(tmp_path)], capture_output=True, text=True, timeout=240, env=env)
+    done = subprocess.run([warm.python(), "-c", ON_FAKE, str(tmp_path)], capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]
 
     # What was saved is the PTX, and what ptxas makes of that: all kernels, without spills or a stack.

@@ -10,9 +10,9 @@ Scripts run in processes of their own, whose CUDA is the fake; one that misuses 
 
 import os
 import subprocess
-import sys
 import tempfile
 
+import warm
 from interpreted import ROOT
 
 BUILD = os.environ.get("SEGUE_BUILD", os.path.join(ROOT, "build"))
@@ -385,7 +385,7 @@ def on_fake_gpus(script, folder, before="", given=(), cache=""):
            "SEGUE_GPU_TWINS": str(folder), "FAKE_CUDA_TWINS": str(folder), "SEGUE_CACHE_DIR": cache}
     # The folder for temporary files may be memory, which is no disk.
     with tempfile.TemporaryDirectory(dir=BUILD) as disk:
-        done = subprocess.run([sys.executable, "-c", "import sys\n" + before + COMMON + script, os.path.join(ROOT, "examples"), disk,
+        done = subprocess.run([warm.python(), "-c", "import sys\n" + before + COMMON + script, os.path.join(ROOT, "examples"), disk,
                                f"{BUILD}/bin/segue-run", os.path.join(ROOT, "test", "python"), *given],
                               capture_output=True, text=True, timeout=240, env=env, cwd=folder)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]

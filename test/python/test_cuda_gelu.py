@@ -8,8 +8,8 @@
 
 import os
 import subprocess
-import sys
 
+import warm
 from interpreted import ROOT
 
 BUILD = os.environ.get("SEGUE_BUILD", os.path.join(ROOT, "build"))
@@ -103,5 +103,5 @@ def test_products_take_gelu(tmp_path):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(tmp_path), "FAKE_CUDA_TWINS": str(tmp_path), "SEGUE_CACHE_DIR": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), BUILD], capture_output=True, text=True, timeout=400, env=env, cwd=tmp_path)
+    done = subprocess.run([warm.python(), "-c", SCRIPT, str(tmp_path), BUILD], capture_output=True, text=True, timeout=400, env=env, cwd=tmp_path)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]

@@ -8,8 +8,8 @@
 
 import os
 import subprocess
-import sys
 
+import warm
 from interpreted import ROOT
 
 BUILD = os.environ.get("SEGUE_BUILD", os.path.join(ROOT, "build"))
@@ -69,5 +69,5 @@ def test_a_network_and_a_mixture_train_on_a_gpu(tmp_path):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(tmp_path), "FAKE_CUDA_TWINS": str(tmp_path), "SEGUE_CACHE_DIR": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, ROOT], capture_output=True, text=True, timeout=240, env=env, cwd=tmp_path)
+    done = subprocess.run([warm.python(), "-c", SCRIPT, ROOT], capture_output=True, text=True, timeout=240, env=env, cwd=tmp_path)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]

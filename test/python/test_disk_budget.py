@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from sample import drawn
 from torch import nn
 
 import segue
@@ -104,7 +105,7 @@ def shape_of(random):
             "--rows", 32 * random.integers(1, 9)]
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("SEGUE_DISK_MODELS", "2"))))
+@pytest.mark.parametrize("seed", drawn(range(int(os.environ.get("SEGUE_DISK_MODELS", "2"))), 2, "models"))
 def test_every_budget_of_every_model_is_kept(model, seed):
     """From the smallest budget to the memory of a step, under a limit of the system: the bits of the run in memory; no budget takes
     more than it says beside what a run has anyway, and none more than a larger one."""

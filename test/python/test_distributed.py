@@ -7,6 +7,7 @@
 """`Trainer(distributed="ddp")`: the bits of one rank that has the batches of all, files of the first rank alone, and ends that every rank has alike."""
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -213,6 +214,21 @@ def test_fit_gathers_parameters(ranks, tmp_path):
     assert [each["alone"][0] for each in (first, second)] == ["RankFailedError"] * 2
     assert '"a batch is evaluated"' in first["alone"][1], first["alone"]
     assert first["failing"][0] == "RankFailedError" and "row 21 cannot be read" in first["failing"][1] and second["failing"] == ["ValueError", "row 21 cannot be read"]
+
+
+def test_models_without_bytes(ranks, tmp_path):
+    """PyTorch's models have no bytes on any rank, and train as those of one rank that have."""
+    alone = segue.Trainer([programs.gpt("cpu:threads=1")], optimizer=programs.adamw(), clip_grad_norm=1.0, grad_accumulation=2)
+    alone.save_weights(tmp_path / "weights.safetensors")
+    with ranks("without_bytes", folder=str(tmp_path)) as group:
+        batches = [[programs.gpt_batch(i, part) for part in range(TWO)] for i in range(5)]
+        losses = [alone.step(*(torch.cat(each) for each in zip(*of_step))).hex() for of_step in batches]
+        expected = {key: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for key, tensor in alone.parameters().items()}
+        first, second = group.results()
+    for name in programs.MODES:
+        for found in (first[name], second[name]):
+            assert found == {"losses": losses, "parameters": expected, "bare": True}, name
+    assert first["drawn"] and second["drawn"] and first["pipeline"] == second["pipeline"]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sample import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -73,6 +74,7 @@ def test_every_header_compiles_alone():
 
     If all headers that a header includes compile alone, then it needs nothing but what they and it have: it compiles alone if it
     compiles after any of them. All of it comes a second time, which guards have to bear. In the source tree, which is what is installed.
+    Of those that no other includes, a sample is every third.
     """
     include, folder = ROOT / "runtime" / "include", BUILD / "check" / "headers"
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +88,7 @@ def test_every_header_compiles_alone():
         return  # nothing has changed since then
     includes = includes_of(headers)
     # A large header of others counts as many of ours.
+    sample = drawn(headers, 3, "headers")
     size = lambda header: len(includes[header][0]) + sum(60 if "json.hpp" in each else 6 for each in includes[header][1])  # noqa: E731
     first = {header: max(includes[header][0], key=lambda each: (size(each), each), default=None) for header in headers}
     after = {header: [each for each in headers if first[each] == header] for header in (None, *headers)}
@@ -96,6 +99,8 @@ def test_every_header_compiles_alone():
         while len(after[chain[-1]]) == 1:
             chain += after[chain[-1]]
         source = folder / (re.sub(r"\W", "_", chain[-1]) + ".hpp")
+        if not after[chain[-1]] and chain[-1] not in sample:
+            return None, chain, None
         source.write_text("".join(f'#include "{each}"\n' for each in chain * 2))
         precompiled = source.with_suffix(".pch") if after[chain[-1]] else None
         more = ["-o", precompiled] if precompiled else ["-fsyntax-only"]
@@ -112,7 +117,8 @@ def test_every_header_compiles_alone():
             ready = [(precompiled, header) for precompiled, chain, _ in done for header in after[chain[-1]]]
     assert headers and not problems, "\n".join(problems)
     assert sorted(compiled) == headers
-    passed.write_text(state.hexdigest())
+    if sample == headers:
+        passed.write_text(state.hexdigest())
 
 
 def readme_blocks(kind):

@@ -130,6 +130,10 @@ def test_no_is_an_answer():
     memory = segue.fit(gpt, TOKENS, budget="1MiB")
     assert not memory.fits and memory.plan is None and memory.why.startswith("no plan keeps to 1048576 bytes")
     assert f"It does not fit in 1.00 MiB: {memory.why}" in str(memory)
+    # What is named is the same whatever was asked for, and enough; a byte less is not.
+    for budget in (1000, memory.smallest_budget_bytes - 4096, memory.smallest_budget_bytes - 1):
+        less = segue.fit(gpt, TOKENS, budget=budget)
+        assert not less.fits and f"the smallest budget is {memory.smallest_budget_bytes} bytes" in less.why
     again = segue.fit(gpt, TOKENS, budget=memory.smallest_budget_bytes)
     assert again.fits and again.plan.peak_bytes == memory.smallest_budget_bytes
     disk = sum(again.plan.tiers["disk"][part] for part in ("bytes", "planning_bytes"))
@@ -142,7 +146,7 @@ def test_no_is_an_answer():
 
 def test_a_table():
     whole = segue.fit(gpt, TOKENS)
-    budget = whole.smallest_budget_bytes * 99 // 100  # what is named is enough, and may be a little more than the least
+    budget = whole.smallest_budget_bytes - 1
     table = segue.fit_table(gpt, TOKENS, sequence_lengths=[32, 64], optimizers=[segue.AdamW(), segue.SGD(momentum=0.9)], lora_ranks=[0, 8],
                             budget=budget)
     found = {(r.batch_size, r.sequence_length, r.optimizer.kind, r.lora_rank): r.memory for r in table.rows}

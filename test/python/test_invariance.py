@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sample import drawn
 
 import segue
 
@@ -62,7 +63,7 @@ def test_every_cap_trains_or_is_refused(gpt):
         assert max(named) < 1.15 * min(named), stdout
 
 
-@pytest.mark.parametrize("layers, dim, caps", [(2, 64, [60, 40, 35]), (3, 48, [45, 35])])
+@pytest.mark.parametrize("layers, dim, caps", drawn([(2, 64, [60, 40, 35]), (3, 48, [45, 35])], 2, "rotated"))
 def test_values_of_one_run_are_made_while_it_can_be_made(tmp_path, layers, dim, caps):
     """Rotated queries and keys come of one program, whose sources are there until the first of them is read."""
     torch.manual_seed(0)
@@ -85,7 +86,7 @@ def test_a_ring_gives_way_to_what_the_step_holds(tmp_path):
     assert re.search(r"^all, cap 90 % .* [1-9]\d* recomputed, [1-9]\d* blocks of weights loaded", stdout, re.M), stdout
 
 
-@pytest.mark.parametrize("adversary, steps", [("", 15), (",adversarial=3", 50), (",streams,adversarial=11", 15)])
+@pytest.mark.parametrize("adversary, steps", drawn([("", 15), (",adversarial=3", 50), (",streams,adversarial=11", 15)], 3, "steps"))
 def test_many_steps(gpt, adversary, steps):
     """The long run is the one that takes least time for a step: an adversary does not wait for a link."""
     stdout = verify(gpt, steps, [100, 80, 60], adversary)
@@ -113,7 +114,7 @@ def test_a_disk_below_the_host(gpt, adversary):
     assert all(float(disk) > 0 for name, _, _, disk in held if name != "none"), stdout
 
 
-@pytest.mark.parametrize("storage", ["int8_row", "fp8_e4m3_row", "int4_group32"])
+@pytest.mark.parametrize("storage", drawn(["int8_row", "fp8_e4m3_row", "int4_group32"], 3, "codes"))
 def test_frozen_codes_train_under_every_cap(storage, tmp_path):
     """Weights that products read as codes are made of the floats of a file, which a ring cannot stream as they lie there."""
     torch.manual_seed(0)

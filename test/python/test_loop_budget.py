@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from sample import drawn as sampled
 from torch.utils.checkpoint import checkpoint
 
 import segue
@@ -102,8 +103,8 @@ def assert_equal(found, wanted):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted))
 
 
-@pytest.mark.parametrize("how, make, more", [
-    ("torch", gpt, ""), ("torch", llama, ",pinned=1MiB,adversarial=3"), ("segue", gpt, ",pinned=1MiB"), ("segue", llama, "")])
+@pytest.mark.parametrize("how, make, more", sampled([
+    ("torch", gpt, ""), ("torch", llama, ",pinned=1MiB,adversarial=3"), ("segue", llama, ""), ("segue", gpt, ",pinned=1MiB")], 2, "plain"))
 def test_a_plain_loop_at_60_percent_of_its_peak(how, make, more):
     wanted, peak = freely(how, make)
     budget = peak * 6 // 10
@@ -315,8 +316,8 @@ def copied(a, b, fa, fb):
     return found + grown(fb(BATCH))
 
 
-@pytest.mark.parametrize("calls", [in_order, out_of_order, accumulated, kept_graphs, dropped, between_calls_without_gradients,
-                                   beside_exceptions, with_hooks, checkpointed, copied], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("calls", sampled([in_order, out_of_order, accumulated, kept_graphs, dropped, between_calls_without_gradients,
+                                           beside_exceptions, with_hooks, checkpointed, copied], 2, "orders"), ids=lambda f: f.__name__)
 def test_orders_of_calls(calls):
     assert_equal(schedule(calls, device=SLOW, budget=SMALL), schedule(calls))
 

@@ -22,6 +22,7 @@ import pytest
 import safetensors.torch
 import torch
 from interpreted import ROOT
+from sample import drawn
 
 from segue.frontend import capture
 
@@ -202,7 +203,8 @@ def coded_lora():
 
 # What a device takes for programs is taken before all else and counts: a budget that is named is enough, and what is under way
 # finds its workspace, where everything else would have taken the room.
-@pytest.mark.parametrize("model, storage, memory", [(four_layers, (), "workspace=4MiB"), (coded_lora, ("--frozen-storage=int8_row",), "panels=1MiB")])
+@pytest.mark.parametrize("model, storage, memory", drawn([
+    (four_layers, (), "workspace=4MiB"), (coded_lora, ("--frozen-storage=int8_row",), "panels=1MiB")], 2, "workspaces"))
 def test_workspaces_are_foreseen_in_every_mode(model, storage, memory, tmp_path):
     torch.manual_seed(0)
     run = trains_on_a_fake_gpu(model(), tmp_path, *storage)

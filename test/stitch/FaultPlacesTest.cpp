@@ -15,6 +15,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Sample.h"
 #include "StreamedModel.h"
 #include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Services/MemoryServices.h"
@@ -219,12 +220,15 @@ TEST_P(FaultPlacesTest, EveryCopyFails) {
   // A load is tried once more and then given up, also halfway through an optimizer.
   bool mayTearSoon = isStreamed;
   int runs = 0;
+  uint64_t places = 0;
   std::map<std::string, Met> met;
   for (bool toDevice : {true, false})
     for (uint64_t n = toDevice ? before.toDevice : before.toHost; n < (toDevice ? after.toDevice : after.toHost); ++n)
       for (std::string times : {"x1", "x2", "x4", "x64"}) {
         if ((times == "x64" && n % (statesLeave ? 12 : 4)) || (times == "x4" && statesLeave && n % 2))
           continue; // each is many attempts
+        if (!isDrawn(places++, 3))
+          continue;
         std::string fault = (toDevice ? ",fail-h2d=" : ",fail-d2h=") + std::to_string(n + 1) + times;
         SCOPED_TRACE(mode + onStreams + fault);
         DeviceRef faulty = Device::open(spec(fault));
@@ -279,6 +283,8 @@ TEST_P(FaultPlacesTest, EveryAllocationFails) {
       for (std::string times : {"x1", "x9"}) {
         if (times == "x1" ? n % 4 != 2 * isHostile : n % 2 != isHostile)
           continue; // each is a run; the other device has the others
+        if (!isDrawn(n / (times == "x1" ? 4 : 2), 3))
+          continue;
         std::string fault = ",fail-dram=" + std::to_string(n) + times;
         SCOPED_TRACE(mode + onStreams + fault + queues);
         DeviceRef faulty = Device::open(spec(fault, queues));
@@ -290,7 +296,9 @@ TEST_P(FaultPlacesTest, EveryAllocationFails) {
         if (HasFailure())
           return; // one place says enough
       }
-    EXPECT_GT(met["x9"].failed, 0);
+    if (!sampleSeed()) { // a plan copes with most places: a sample may hold no other
+      EXPECT_GT(met["x9"].failed, 0);
+    }
     std::printf("%s%s: %d runs; x1: %d failed, %d torn; x9: %d failed, %d torn\n", (mode + onStreams).c_str(), queues.c_str(), runs,
                 met["x1"].failed, met["x1"].torn, met["x9"].failed, met["x9"].torn);
   }

@@ -26,7 +26,9 @@ struct PipelineModel {
   /// The modules between the first and the last.
   int64_t layers = 3;
   /// The element type of what goes from module to module.
-  std::string element = "f32";
+  const char *element = "f32";
+  /// For the fake driver alone, with twins where that looks for them.
+  bool forGpus = false;
   /// The parameters that modules share.
   std::vector<std::vector<ParameterRef>> tied;
 
@@ -39,8 +41,14 @@ struct PipelineModel {
     all.push_back({"head", compiled("head", head())});
     return all;
   }
+  /// Three modules read one value of the first.
+  bool threeReadOne = false;
   /// The wires that position does not give.
-  std::vector<Wire> wires() const { return {{"head", "s", "embed", "s"}}; }
+  std::vector<Wire> wires() const {
+    if (threeReadOne)
+      return {{"head", "s", "embed", "h"}, {"layer2", "h", "embed", "h"}};
+    return {{"head", "s", "embed", "s"}};
+  }
 
   TensorMap batch(const DeviceRef &device, int64_t step, int64_t index) const {
     auto seed = uint32_t(1000 * step + index);
@@ -65,7 +73,7 @@ private:
   /// Converts a value of one module for the next, and back.
   std::string cast(const std::string &to, const std::string &from, bool leaves) const {
     std::string types = leaves ? wide() + " -> " + between() : between() + " -> " + wide();
-    if (element == "f32")
+    if (element == std::string_view("f32"))
       return "  %zero" + to + " = segue.constant dense<0.0> : " + wide() + "\n  %" + to + " = segue.add %" + from + ", %zero" +
              to + " : " + wide() + "\n";
     return "  %" + to + " = segue.cast %" + from + " : " + types + "\n";
@@ -105,12 +113,17 @@ private:
            "\n  %loss = segue.reduce mean %q dims [0, 1] : " + wide() + " -> " + f + "\n  return %loss, %z : " + f + ", " +
            wide() + "\n}\n";
   }
-  static Binary compiled(const std::string &name, const std::string &text) {
+  Binary compiled(const std::string &name, const std::string &text) const {
     CompileOptions options;
     options.name = name;
     options.training = true;
     options.optimizer = "adamw";
     options.v4 = false;
+    if (forGpus) {
+      options.v3 = false;
+      options.gpuCapability = 80;
+      options.gpuTwins = std::getenv("FAKE_CUDA_TWINS");
+    }
     CompiledModule module(text, options);
     if (!module.binary)
       throw std::runtime_error(module.diagnostics + "in\n" + text);

@@ -179,6 +179,9 @@ TEST(PipelineRanks, AnyNumberOfStagesAndBatches) {
   expectAsAlone(model, given, {"", ""}, "cpu:threads=1", 3, 5, 4, {1, 3, 1});
   expectAsAlone(model, given, {"", ""}, "sim:streams,dram=16MiB,pinned=16MiB,threads=1,adversarial=3", 4, 5, 4,
                 {1, 1, 1, 2});
+  // Gradients of one value are added up in f32, also where the sum of two goes to the rank of the third.
+  model.threeReadOne = true;
+  expectAsAlone(model, given, {"", ""}, "cpu:threads=1", 2, 5, 3, {2, 3});
 }
 
 /// Trains on two ranks for twenty steps of four batches, with the least memory in which neither is refused.
@@ -324,6 +327,23 @@ TEST_P(PipelineModels, EvaluatesOnEveryRank) {
       }
     }),
               nothing(3));
+}
+
+// Who gets outputs in memory of the host may read it at once.
+TEST(PipelineRanks, OutputsHaveArrivedWhenAnEvaluationEnds) {
+  class Slow final : public EventSink {
+    void receive(const Event &event) override {
+      if (std::holds_alternative<event::Submit>(event))
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  } slow;
+  FailingPrograms nobody;
+  EXPECT_EQ(onRanks(3, "cpu:threads=1", [&](Rank &rank) {
+    Session session = makeWatched(rank, small, rank.number() == 2 ? static_cast<EventSink &>(slow) : nobody);
+    for (const auto &[name, tensor] : session.evaluate(small.batch(rank.device, 7, 7)))
+      EXPECT_TRUE(rank.device->isDone(tensor.storage()->writes())) << name;
+  }),
+            nothing(3));
 }
 
 // All parameters can be had on every rank.

@@ -109,6 +109,8 @@ protected:
   std::string telemetry = testFile();
   ~PlannedModeTest() override { std::filesystem::remove(telemetry); }
 
+  uint64_t leastOfSmall() const;
+
   ResidencyPlanner planner(size_t microBatches = 1) {
     StepTwin twin(virtualTwin(*Device::open(GetParam())), {{"deep", binary()}}, {}, microBatches);
     return ResidencyPlanner(twin.record());
@@ -421,6 +423,100 @@ TEST_P(PlannedModeTest, PlansAgainWithMeasuredTimes) {
   std::vector<float> free = train(0, 5).bits;
   EXPECT_EQ(losses, std::vector<float>(free.begin(), free.begin() + 5));
   EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+}
+
+namespace {
+/// Trains a small model within a cap, and holds the result of each step until the next has ended.
+struct SmallRun {
+  static constexpr DeepModel model{.layers = 5, .rows = 48, .width = 64};
+  static const Binary &binary(int64_t rows = model.rows) {
+    static std::map<int64_t, Binary> made;
+    auto found = made.find(rows);
+    if (found == made.end()) {
+      DeepModel of = model;
+      of.rows = rows;
+      of.optimizer = "adamw:state-bits=8";
+      found = made.emplace(rows, of.compiled()).first;
+    }
+    return found->second;
+  }
+
+  SmallRun(DeviceRef on, SessionOptions options)
+      : device(std::move(on)), session(device, {{"deep", binary()}}, std::move(options)) {
+    for (const ParameterInfo &info : session.parameters())
+      session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  }
+  float step(int64_t rows = model.rows) {
+    TensorMap batch;
+    batch["x"] = randomTensor(device, {rows, model.width}, uint32_t(session.stepCount()));
+    last = session.step(batch, 1e-3);
+    return float(last.loss);
+  }
+  std::vector<float> steps(int count) {
+    std::vector<float> losses;
+    for (int i = 0; i < count; ++i)
+      losses.push_back(step());
+    return losses;
+  }
+
+  DeviceRef device;
+  Session session;
+  StepResult last;
+};
+} // namespace
+
+/// The least cap with which a session of the small model is certified.
+uint64_t PlannedModeTest::leastOfSmall() const {
+  uint64_t least = 0;
+  try {
+    for (uint64_t cap = 1 << 20; cap; cap = least - 1)
+      least = SmallRun(deviceOf(cap), optionsFor(cap)).session.certify();
+  } catch (const Error &error) {
+    EXPECT_EQ(error.code(), ErrorCode::BudgetInfeasible) << error.what();
+  }
+  EXPECT_GT(least, 0u);
+  return least;
+}
+
+// A plan that is made for its speed alone may find no room, as what the last step left lies in the midst of that of the
+// plan in force: nothing may have been moved for it then.
+TEST_P(PlannedModeTest, ThePlanInForceOutlivesOneThatFindsNoRoom) {
+  std::vector<std::string> lines;
+  auto play = [&](uint64_t cap) {
+    SessionOptions options = optionsFor(cap);
+    options.log = [&](const std::string &line) { lines.push_back(line); };
+    SmallRun run(deviceOf(cap), std::move(options));
+    std::vector<float> losses = run.steps(6);
+    AddressFigures figures = run.device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    return losses;
+  };
+  uint64_t least = leastOfSmall();
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6);
+  EXPECT_EQ(play(least), free);
+  ASSERT_EQ(lines.size(), 1u) << testing::PrintToString(lines);
+  if (!std::string_view(GetParam()).starts_with("cpu")) { // where another fits
+    EXPECT_EQ(lines[0], "step 4: goes by the plan in force, as another finds no room beside what the last step left");
+  }
+  for (uint64_t cap : {least + 256, least + 1024})
+    EXPECT_EQ(play(cap), free) << "cap " << cap;
+}
+
+// A batch of other extents for which no plan keeps to the cap is refused, and the steps after it are as if it had not come.
+TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;
+  uint64_t cap = leastOfSmall();
+  SmallRun run(deviceOf(cap), optionsFor(cap));
+  run.session.addSizes({{"deep", SmallRun::binary(480)}});
+  for (int step = 0; step < 6; ++step) {
+    losses.push_back(run.step());
+    AddressFigures figures = run.device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    EXPECT_GT(figures.placed, 0u) << "step " << step;
+    EXPECT_EQ(errorOf([&] { run.step(480); }).first, ErrorCode::BudgetInfeasible);
+  }
+  EXPECT_EQ(losses, free);
+  EXPECT_LE(run.device->memory().peakBytes(Space::DeviceDram), cap);
 }
 
 // One line per step with the keys and the invariants of activation-stagehand.md.

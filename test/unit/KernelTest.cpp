@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "KernelHarness.h"
+#include "Sample.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 #include <gtest/gtest.h>
@@ -341,6 +342,7 @@ TEST(Kernel, ReduceAlongAllSetsOfDimensions) {
   struct Case {
     std::string from, dims, to;
   };
+  uint64_t number = 0;
   for (const Case &entry : std::vector<Case>{{"13", "0", ""}, {"5x17", "1", "5x"}, {"5x17", "0", "17x"},
                                              {"5x17", "0, 1", ""}, {"4x6x9", "1", "4x9x"}, {"4x6x9", "0, 2", "6x"},
                                              {"2x3x4x5", "1, 3", "2x4x"}, {"1x7", "0", "7x"}, {"300x3", "0", "3x"},
@@ -348,7 +350,7 @@ TEST(Kernel, ReduceAlongAllSetsOfDimensions) {
                                              {"2x64x5x3", "0, 1", "5x3x"}, {"2x128x3", "1", "2x3x"}})
     for (std::string kind : {"sum", "max", "min", "mean"})
       for (std::string element : {"f32", "bf16", "i32"}) {
-        if (kind == "mean" && element == "i32")
+        if ((kind == "mean" && element == "i32") || !isDrawn(number++, 2))
           continue;
         expectParity(fill(R"(func.func @f(%x: tensor<$0x$4>) -> tensor<$2$4> {
           %y = segue.reduce $3 %x dims [$1] : tensor<$0x$4> -> tensor<$2$4>

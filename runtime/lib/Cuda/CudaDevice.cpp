@@ -107,8 +107,8 @@ public:
   }
   DramCompactor *dramCompactor() override { return &*dramCompactor_; }
   L1Compactor *l1Compactor() override { return l1Compactor_ ? &*l1Compactor_ : nullptr; }
-  std::vector<AddressRange> freeRanges(Space space) const override {
-    return space == Space::DeviceDram ? dram_.freeRanges() : std::vector<AddressRange>();
+  std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack) const override {
+    return space == Space::DeviceDram ? dram_.freeRanges(givenBack) : std::vector<AddressRange>();
   }
   FreeMemory freeMemory(Space space) const override;
   uint64_t takenBytes(Space space, uint64_t bytes, uint32_t) const override {

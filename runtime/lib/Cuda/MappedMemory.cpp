@@ -8,6 +8,8 @@
 #include "MappedMemory.h"
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <ranges>
 
 namespace segue::inline runtime::cuda {
 
@@ -295,16 +297,30 @@ void MappedMemory::give(void *data, uint64_t bytes, const Fence &lastUse) noexce
       setIdle(index, true);
 }
 
-std::vector<AddressRange> MappedMemory::freeRanges() const {
+std::vector<AddressRange> MappedMemory::freeRanges(std::span<const HeldBlock> givenBack) const {
   std::lock_guard lock(mutex_);
+  std::vector<AddressRange> besides;
+  std::map<uint64_t, uint64_t> usedBytes; // of the chunks in which blocks are given back
+  for (const HeldBlock &block : givenBack) {
+    uint64_t offset = uint64_t(static_cast<const std::byte *>(block.data) - base_);
+    if (block.bytes)
+      besides.push_back({offset, block.bytes});
+    for (uint64_t index = firstChunk(offset); block.bytes && index < endChunk(offset, block.bytes); ++index)
+      usedBytes.try_emplace(index, chunks_[index].usedBytes).first->second -= bytesIn(index, offset, block.bytes);
+  }
+  auto isIdle = [&](uint64_t index) {
+    auto changed = usedBytes.find(index);
+    return changed == usedBytes.end() ? !chunks_[index].usedBytes : !changed->second;
+  };
   // Ranges count no further than there are chunks for: addresses are not short.
-  uint64_t chunks = limitChunks_ > chunksInUse() ? limitChunks_ - chunksInUse() : 0;
+  uint64_t inUse = chunksInUse() - uint64_t(std::ranges::count(usedBytes | std::views::values, 0u));
+  uint64_t chunks = limitChunks_ > inUse ? limitChunks_ - inUse : 0;
   uint64_t counted = UINT64_MAX; // the chunk of a range's end is shared with the next
   std::vector<AddressRange> ranges;
-  for (AddressRange range : arena_->freeRanges()) {
+  for (AddressRange range : arena_->freeRanges(std::move(besides))) {
     uint64_t end = range.begin;
     for (uint64_t index = firstChunk(range.begin); index * chunkBytes < range.end(); ++index) {
-      if (!chunks_[index].usedBytes && index != counted) {
+      if (isIdle(index) && index != counted) {
         if (!chunks)
           break;
         --chunks;

@@ -53,7 +53,7 @@ public:
   MemoryBlock takeReserved(uint64_t bytes, uint64_t alignment, std::optional<uint64_t> offset);
   MemoryBlock takeAt(uint64_t bytes, void *address);
   void give(void *data, uint64_t bytes, const Fence &lastUse) noexcept;
-  std::vector<AddressRange> freeRanges() const;
+  std::vector<AddressRange> freeRanges(std::span<const HeldBlock> givenBack = {}) const;
   FreeMemory freeMemory() const;
 
   /// Limits the chunks to `bytes` from now on. Free ones above that go back to the driver

@@ -41,7 +41,9 @@ public:
   MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) override {
     return arenas_.takeAt(space, bytes, static_cast<std::byte *>(address));
   }
-  std::vector<AddressRange> freeRanges(Space space) const override { return arenas_.freeRanges(space); }
+  std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack) const override {
+    return arenas_.freeRanges(space, givenBack);
+  }
   FreeMemory freeMemory(Space space) const override {
     return arenas_.isHeap(space) ? Device::freeMemory(space) : arenas_.freeMemory(space);
   }

@@ -210,10 +210,17 @@ MemoryBlock SimMemory::takeAt(Space space, uint64_t bytes, std::byte *address) {
   return found ? finish(space, *found, bytes, /*alignment=*/1) : MemoryBlock();
 }
 
-std::vector<AddressRange> SimMemory::freeRanges(Space space) const {
+std::vector<AddressRange> SimMemory::freeRanges(Space space, std::span<const HeldBlock> givenBack) const {
   std::lock_guard lock(mutex_);
   const Region &region = regions_[uint8_t(space)];
-  return region.arena ? region.arena->freeRanges() : std::vector<AddressRange>();
+  if (!region.arena)
+    return {};
+  std::vector<AddressRange> besides;
+  for (const HeldBlock &block : givenBack)
+    if (block.bytes)
+      besides.push_back({uint64_t(static_cast<const std::byte *>(block.data) - region.begin),
+                         wholeBytes(space, block.bytes)});
+  return region.arena->freeRanges(std::move(besides));
 }
 
 void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept {

@@ -68,7 +68,7 @@ public:
   /// Do what Device::reserveMemory, takeReserved and freeRanges ask, in device_dram.
   const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset);
-  std::vector<AddressRange> freeRanges(Space space) const;
+  std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack) const;
   /// Does what Device::takeMemoryAt asks, in device_dram.
   MemoryBlock takeAt(Space space, uint64_t bytes, std::byte *address);
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;

@@ -124,8 +124,8 @@ std::optional<BestFitArena::Block> BestFitArena::takeFromAt(Zone &zone, uint64_t
   return carve(zone, range, offset, bytes);
 }
 
-std::vector<AddressRange> BestFitArena::freeRanges() const {
-  std::vector<AddressRange> ranges;
+std::vector<AddressRange> BestFitArena::freeRanges(std::vector<AddressRange> givenBack) const {
+  std::vector<AddressRange> ranges = std::move(givenBack);
   for (const Zone *zone : {&free_, &reserved_})
     for (const auto &[offset, range] : zone->ranges)
       ranges.push_back({offset, range.bytes});

@@ -63,8 +63,8 @@ public:
   /// Takes the bytes from `offset` on, if they are free and not set aside.
   std::optional<Block> takeAt(uint64_t offset, uint64_t bytes);
 
-  /// Returns the free ranges, set aside or not: ascending, each as long as possible.
-  std::vector<AddressRange> freeRanges() const;
+  /// Returns the free ranges, set aside or not, with `givenBack` among them: ascending, each as long as possible.
+  std::vector<AddressRange> freeRanges(std::vector<AddressRange> givenBack = {}) const;
 
   /// Takes a block back: its offset and bytes.
   void give(uint64_t offset, uint64_t bytes, const Fence &lastUse) noexcept;

@@ -51,8 +51,8 @@ MemoryForecast::MemoryForecast(std::string_view spec, std::vector<SessionModule>
                                size_t microBatches)
     : spec_(virtualTwin(spec)), spaces_(spacesOf(spec_)), programBytes_(bytesForPrograms(spec, modules)),
       twin_(withRoomBelow(spec_, spaces_), modules, options, microBatches), planner_(twin_.record()),
-      steps_{forecast("unconstrained", planner_.unconstrained())},
-      smallest_(forecast("smallest budget", planner_.plan(planner_.smallestBudget()))) {
+      steps_{forecast("unconstrained", certified(twin_, planner_, planner_.unconstrained(), /*bytes=*/0))},
+      smallest_(forecast("smallest budget", certify(twin_, planner_, 0))) {
   // Nobody has addresses for a run that has no plan.
   options.events = nullptr;
   steps_[0].bytes = std::max(steps_[0].bytes, bytesWithoutServices(twin_.spec(), std::move(modules),
@@ -72,9 +72,8 @@ uint64_t MemoryForecast::capacityOf(Space space) const {
   return 0;
 }
 
-StepForecast MemoryForecast::forecast(std::string what, const ResidencyPlan &plan) {
-  CertifiedPlan found = certified(twin_, planner_, plan, /*bytes=*/0);
-  return {std::move(what), &plan, std::move(found.played), found.bytes + programBytes_};
+StepForecast MemoryForecast::forecast(std::string what, CertifiedPlan found) const {
+  return {std::move(what), found.plan, std::move(found.played), found.bytes + programBytes_};
 }
 
 StepForecast MemoryForecast::forBudget(uint64_t bytes) {
@@ -86,7 +85,7 @@ StepForecast MemoryForecast::forBudget(uint64_t bytes) {
                    .setBy = planner_.profile().events[planner_.tightestEvent()],
                    .held = found.played.holders,
                    .othersBytes = programBytes_});
-  return {"budget " + sizeText(bytes), found.plan, std::move(found.played), found.bytes + programBytes_};
+  return forecast("budget " + sizeText(bytes), std::move(found));
 }
 
 //===----------------------------------------------------------------------===//

@@ -475,6 +475,16 @@ void Residency::leaveAll() {
     leave(item);
 }
 
+std::vector<HeldBlock> Residency::blocksThatLeave() const {
+  std::vector<HeldBlock> blocks;
+  for (const auto &[id, item] : items_)
+    if (const Tensor &here = item.device().tensor;
+        item.device().exists() && here.isSoleOwner() &&
+        (item.isBeside(Tier::Device) || item.source_ || !device_->hasUnifiedMemory()))
+      blocks.push_back({here.storage()->data(), here.storage()->bytes()});
+  return blocks;
+}
+
 void Residency::leaveKept() {
   for (auto &[id, item] : items_)
     if (item.isKept_ && item.device().exists() && item.device().tensor.isSoleOwner())

@@ -119,7 +119,31 @@ static void weighRing(MemoryServices &services, const StepToPlan &step, const Me
                      " slots of weights that fit: so less leaves, and a step is faster");
 }
 
-static FreeRoom roomOf(Device &device) { return {device.freeRanges(Space::DeviceDram), liveBytes(device)}; }
+/// Returns the room of a device, as it is once `givenBack` are given back.
+static FreeRoom roomOf(Device &device, std::span<const HeldBlock> givenBack = {}) {
+  FreeRoom room{device.freeRanges(Space::DeviceDram, givenBack), liveBytes(device)};
+  for (const HeldBlock &block : givenBack)
+    room.liveBytes -= device.takenBytes(Space::DeviceDram, block.bytes, /*alignment=*/1);
+  return room;
+}
+
+/// Returns true if what is free in `least` is free in `room`, too.
+static bool isWithin(const FreeRoom &least, const FreeRoom &room) {
+  auto isFree = [&](const AddressRange &range) {
+    return std::ranges::any_of(room.ranges, [&](const AddressRange &free) {
+      return free.begin <= range.begin && range.end() <= free.end();
+    });
+  };
+  return room.liveBytes <= least.liveBytes && std::ranges::all_of(least.ranges, isFree);
+}
+
+/// The bytes of the budget that are left to a plan: the ring's staging is not in its twin.
+static uint64_t leftToPlan(MemoryServices &services, const StepToPlan &step) {
+  WeightStreamer *weights = services.weights();
+  uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram);
+  return budget - std::min(budget, staging);
+}
 
 void preparePrograms(const StepToPlan &step) {
   preparePrograms(step.device, step.modules);
@@ -127,7 +151,62 @@ void preparePrograms(const StepToPlan &step) {
     preparePrograms(step.device, *modules);
 }
 
-PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+static StepProfile profileOf(StepTwin &twin, const MeasuredStep *measured) {
+  StepProfile profile = twin.record();
+  std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt;
+  return timed ? *std::move(timed) : std::move(profile);
+}
+
+TriedPlan::TriedPlan(const StepToPlan &step, const WeightStreamer *weights, const MeasuredStep *measured)
+    : slots(weights ? weights->slots() : 0), twin(twinOf(step, weights, slots, Ring::Kept)),
+      planner(profileOf(twin, measured)) {}
+
+void TriedPlan::certifyFor(FreeRoom free, uint64_t bytes, Search search) {
+  room = std::move(free);
+  found = certify(twin, planner, bytes, &room, search);
+}
+
+/// The error of a step for which no plan was found.
+static Error refusal(const TriedPlan &tried, MemoryServices &services, const StepToPlan &step) {
+  uint64_t budget = step.device->memory().budget(Space::DeviceDram), staging = budget - leftToPlan(services, step);
+  uint64_t twinBytes = tried.found.played.allocations.bytesBefore, smallest = tried.found.bytes + staging;
+  if (services.weights()) // a ring of another budget leaves its room elsewhere, at another distance from where blocks may begin
+    smallest = (smallest + 2 * (defaultAlignment - 1)) / defaultAlignment * defaultAlignment;
+  return errorOf({.askedBytes = budget,
+                  .smallestBytes = smallest,
+                  .setBy = tried.planner.profile().events[tried.planner.tightestEvent()],
+                  .held = tried.found.played.holders,
+                  .othersBytes = staging + tried.room.liveBytes - std::min(tried.room.liveBytes, twinBytes)});
+}
+
+std::unique_ptr<TriedPlan> tryPlan(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured) {
+  auto tried = std::make_unique<TriedPlan>(step, services.weights(), measured);
+  dropCaches(*step.device);
+  uint64_t left = leftToPlan(services, step);
+  tried->certifyFor(roomOf(*step.device, services.blocksThatLeave()), left, Search::Once);
+  return tried->found.bytes <= left ? std::move(tried) : nullptr;
+}
+
+std::unique_ptr<TriedPlan> tryOtherStep(MemoryServices &services, const StepToPlan &step) {
+  WeightStreamer *weights = services.weights();
+  auto tried = std::make_unique<TriedPlan>(step, weights, nullptr);
+  dropCaches(*step.device);
+  FreeRoom room = roomOf(*step.device, services.blocksThatLeave());
+  uint64_t free = 0, left = leftToPlan(services, step);
+  for (const AddressRange &range : room.ranges)
+    free += range.bytes;
+  if (!room.ranges.empty())
+    room.ranges = {{room.ranges.back().end() - free, free}};
+  tried->certifyFor(std::move(room), left, Search::Least);
+  if (tried->found.bytes <= left)
+    return tried;
+  if (!weights || weights->slots() == weights->leastSlots())
+    throw refusal(*tried, services, step);
+  return nullptr;
+}
+
+PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured,
+                     std::unique_ptr<TriedPlan> tried) {
   WeightStreamer *weights = services.weights();
   Device &device = *step.device;
   preparePrograms(step);
@@ -136,44 +215,37 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
   if (weights && weights->slots() > weights->leastSlots())
     weighRing(services, step, measured);
   for (;;) {
-    StepTwin twin = twinOf(step, weights, weights ? weights->slots() : 0, Ring::Kept);
-    StepProfile profile = twin.record();
-    if (std::optional<StepProfile> timed = measured ? withMeasured(profile, *measured) : std::nullopt)
-      profile = std::move(*timed);
-    ResidencyPlanner planner(std::move(profile));
+    bool isTried = tried && tried->slots == (weights ? weights->slots() : 0);
+    if (!isTried)
+      tried = std::make_unique<TriedPlan>(step, weights, measured);
     services.beginAgain(); // the plan says what is there when a step begins
     dropCaches(device);
     gatherFree(device);
     FreeRoom room = roomOf(device);
-    uint64_t staging = weights ? weights->stagingBytes(/*anyForm=*/services.precision() != nullptr) : 0;
-    uint64_t budget = device.memory().budget(Space::DeviceDram), left = budget - std::min(budget, staging);
-    CertifiedPlan found = certify(twin, planner, left, &room);
+    uint64_t budget = device.memory().budget(Space::DeviceDram), left = leftToPlan(services, step);
+    if (isTried && isWithin(tried->room, room))
+      tried->room = std::move(room);
+    else
+      tried->certifyFor(std::move(room), left, Search::Least);
+    CertifiedPlan &found = tried->found;
     if (found.bytes <= left) {
-      PlannedStep planned{.profile = planner.profile(),
+      PlannedStep planned{.profile = tried->planner.profile(),
                           .plan = *found.plan,
                           .addresses = std::move(found.addresses),
-                          .room = std::move(room),
-                          .bytes = found.bytes + staging};
+                          .room = std::move(tried->room),
+                          .bytes = found.bytes + (budget - left)};
       if (weights) {
         planned.slots = weights->slots();
-        planned.openAtOnce = twin.weights()->policy().ring().openAtOnce;
+        planned.openAtOnce = tried->twin.weights()->policy().ring().openAtOnce;
         weights->settle(planned.openAtOnce);
       }
       services.follow(planned.profile, planned.plan, planned.addresses);
       return planned;
     }
-    uint64_t smallest = found.bytes + staging;
     // The ring took what there was; with fewer slots it is slower.
-    if (weights && weights->makeRoom(smallest - budget))
-      continue;
-    uint64_t twinBytes = found.played.allocations.bytesBefore;
-    if (weights) // a ring of another budget leaves its room elsewhere, at another distance from where blocks may begin
-      smallest = (smallest + 2 * (defaultAlignment - 1)) / defaultAlignment * defaultAlignment;
-    throw errorOf({.askedBytes = budget,
-                   .smallestBytes = smallest,
-                   .setBy = planner.profile().events[planner.tightestEvent()],
-                   .held = found.played.holders,
-                   .othersBytes = staging + room.liveBytes - std::min(room.liveBytes, twinBytes)});
+    if (!weights || !weights->makeRoom(found.bytes - left))
+      throw refusal(*tried, services, step);
+    tried.reset();
   }
 }
 

@@ -8,8 +8,10 @@
 #ifndef SEGUE_LIB_SESSION_PLANSTEP_H
 #define SEGUE_LIB_SESSION_PLANSTEP_H
 
+#include "segue/runtime/Plan/ResidencyPlanner.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/StepTwin.h"
+#include <memory>
 
 namespace segue::inline runtime {
 
@@ -57,13 +59,34 @@ struct PlannedStep {
 /// one for which memory lacks is an error: Device::bytesForPrograms knows of all of them then.
 void preparePrograms(const StepToPlan &step);
 
+/// A plan of a step with a ring of so many slots, certified for `room`.
+struct TriedPlan {
+  TriedPlan(const StepToPlan &step, const WeightStreamer *weights, const MeasuredStep *measured);
+  void certifyFor(FreeRoom free, uint64_t bytes, Search search);
+
+  int64_t slots;
+  StepTwin twin;
+  ResidencyPlanner planner;
+  FreeRoom room;
+  CertifiedPlan found;
+};
+
+/// Plans a step for which a plan is in force, and moves nothing: what the last step left lies in the midst of its
+/// addresses, and may leave no room for another. Returns null then. `measured` may be null.
+std::unique_ptr<TriedPlan> tryPlan(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured);
+
+/// Plans a step of other extents than that for which a plan is in force, and moves nothing, as if what stays on the device
+/// lay together. Throws BudgetInfeasible if there is no plan even so. Returns null where fewer slots of a ring may help.
+std::unique_ptr<TriedPlan> tryOtherStep(MemoryServices &services, const StepToPlan &step);
+
 /// Makes a twin of the session on `sim:virtual`, plans a step for what the device's budget
 /// leaves to the session, with the times that were `measured` if they are of such a step,
 /// and has `services` follow the plan, which is returned. Slots of Weight Stagehand's ring that no plan fits beside,
 /// or that cost more time than they spare (RingSlots.h), are given back. Throws
-/// BudgetInfeasible, and Unsupported for a device that nothing can leave; the plan in force
-/// stays then.
-PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr);
+/// BudgetInfeasible, and Unsupported for a device that nothing can leave. What was `tried` with the same times is
+/// followed if it fits.
+PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const MeasuredStep *measured = nullptr,
+                     std::unique_ptr<TriedPlan> tried = nullptr);
 
 /// Has `services` follow a plan again that was made before, between two steps. Returns false if the device has other
 /// room now, or the ring other slots: then a plan has to be made.

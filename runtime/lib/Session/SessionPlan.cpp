@@ -98,12 +98,32 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   plannedFor = step;
 }
 
+std::unique_ptr<TriedPlan> Session::State::tryAnother(const StepSizes &step, std::span<const TensorMap> batches,
+                                                      const MeasuredStep *measured) {
+  auto stays = [&](const std::string &why) {
+    if (options.log)
+      options.log("step " + std::to_string(this->step + 1) + ": goes by the plan in force, as " + why);
+  };
+  try {
+    if (std::unique_ptr<TriedPlan> tried = tryPlan(*services, stepToPlan(step, batches), measured))
+      return tried;
+    stays("another finds no room beside what the last step left");
+  } catch (const Error &error) {
+    // Somebody else took of the device or of a disk since.
+    if (error.code() != ErrorCode::DeviceOom && error.code() != ErrorCode::BudgetInfeasible)
+      throw;
+    stays(std::string("there is no room to make another: ") + error.what());
+  }
+  return nullptr;
+}
+
 void Session::State::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
   requireWhole();
   requireValues();
   prepareStreamed(step, batches); // the ring is in the way of a plan
   int64_t slots = services->weights() ? services->weights()->slots() : 0;
-  bool isPlanned = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
+  bool isInForce = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
+  bool isPlanned = isInForce;
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
     dropCaches(*device);
@@ -113,33 +133,34 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   if (isPlanned && !measured)
     return;
   takeForPrograms(step, batches);
-  // A plan begins with a step that has no update of the one before to make.
-  StepSizes before = plannedFor;
-  makeDeferred();
-  plannedFor = std::move(before);
+  std::unique_ptr<TriedPlan> tried;
+  if (isInForce && !(tried = tryAnother(step, batches, measured ? &*measured : nullptr)))
+    return;
   KnownStep &here = knownOf(step);
-  if (plannedFor != step) {
-    measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
-    device->memory().forgetAddresses();
-    if (here.planned && followAgain(*services, device, *here.planned)) {
-      plannedFor = step;
-      plannedSlots = slots;
-      return;
-    }
-  }
+  bool isMoved = false;
   try {
-    here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr);
+    if (!plannedFor.empty() && plannedFor != step && !here.planned)
+      tried = tryOtherStep(*services, stepToPlan(step, batches));
+    // A plan begins with a step that has no update of the one before to make.
+    StepSizes before = plannedFor;
+    makeDeferred();
+    plannedFor = std::move(before);
+    isMoved = true;
+    if (plannedFor != step) {
+      measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
+      device->memory().forgetAddresses();
+      if (here.planned && followAgain(*services, device, *here.planned)) {
+        plannedFor = step;
+        plannedSlots = slots;
+        return;
+      }
+    }
+    here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
-    bool hasNoRoom = error.code() == ErrorCode::DeviceOom;
-    // Somebody else took of the device or of a disk since: the plan in force may still fit.
-    if ((hasNoRoom || error.code() == ErrorCode::BudgetInfeasible) && plannedFor == step) {
-      if (hasNoRoom && options.log)
-        options.log("step " + std::to_string(this->step + 1) +
-                    ": goes by the plan in force, as there is no room to make another: " + error.what());
-      return;
-    }
-    if (hasNoRoom && sealer)
+    if (isMoved) // what the plan in force counts on
+      plannedFor.clear();
+    if (error.code() == ErrorCode::DeviceOom && sealer)
       throw error.within(sealer->whatIsTaken());
     throw;
   }

@@ -392,6 +392,9 @@ struct Session::State {
   /// Does that without a plan; with one.
   void checkFor(const StepSizes &step, std::span<const TensorMap> batches);
   void followPlanFor(const StepSizes &step, std::span<const TensorMap> batches);
+  /// Returns a plan to go on with instead of the one in force; null, and the log says why, where that stays.
+  std::unique_ptr<TriedPlan> tryAnother(const StepSizes &step, std::span<const TensorMap> batches,
+                                        const MeasuredStep *measured);
   /// Throws BudgetInfeasible with the budget that is enough if `error` says that memory of
   /// the device was missing before the first step; returns if that cannot be said.
   /// `step` is empty before one is asked for.

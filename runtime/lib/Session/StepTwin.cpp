@@ -546,17 +546,18 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   return certified;
 }
 
-/// `play` certifies one plan.
-template <typename Play>
-static CertifiedPlan certifyBy(const ResidencyPlanner &planner, uint64_t bytes, const Play &play) {
+/// A function that certifies one plan, if it can for so many bytes.
+using Play = std::function<CertifiedPlan(const ResidencyPlan &plan, uint64_t bytes)>;
+
+static CertifiedPlan certifyOnce(const ResidencyPlanner &planner, uint64_t bytes, const Play &play) {
   for (uint64_t target = bytes; target >= planner.smallestBudget();) {
-    CertifiedPlan found = play(planner.plan(target));
+    CertifiedPlan found = play(planner.plan(target), bytes);
     if (found.bytes <= bytes)
       return found;
     uint64_t planned = found.plan->peakBytes;
     target = planned - std::min(planned, found.bytes - bytes);
   }
-  CertifiedPlan least = play(planner.plan(planner.smallestBudget()));
+  CertifiedPlan least = play(planner.plan(planner.smallestBudget()), bytes);
   if (least.bytes <= bytes)
     return least;
   // Tensors that leave may leave holes, so that a plan in which fewer leave may take less when it is
@@ -565,18 +566,35 @@ static CertifiedPlan certifyBy(const ResidencyPlanner &planner, uint64_t bytes, 
   if (least.plan->isRemaking)
     others.push_back(&planner.movedPlan(planner.smallestBudget()));
   for (const ResidencyPlan *other : others)
-    if (CertifiedPlan found = play(*other); found.bytes < least.bytes)
+    if (CertifiedPlan found = play(*other, bytes); found.bytes < least.bytes)
       least = std::move(found);
   return least;
 }
 
-CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room) {
-  return certifyBy(planner, bytes,
-                   [&](const ResidencyPlan &plan) { return certified(twin, planner, plan, bytes, room); });
+/// Where a budget is too small, what is named is certified itself, and a byte less is not: the plan that keeps the least
+/// is seldom the one that is packed into the least. A search that finds ever less ends somewhere.
+static constexpr int mostRounds = 16;
+
+static CertifiedPlan certifyBy(const ResidencyPlanner &planner, uint64_t bytes, const Play &play,
+                               Search search = Search::Least) {
+  CertifiedPlan found = certifyOnce(planner, bytes, play);
+  for (int round = 0; search == Search::Least && found.bytes > bytes && round < mostRounds; ++round) {
+    CertifiedPlan less = certifyOnce(planner, found.bytes - 1, play);
+    if (less.bytes >= found.bytes)
+      break;
+    found = std::move(less);
+  }
+  return found;
+}
+
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room,
+                      Search search) {
+  auto play = [&](const ResidencyPlan &plan, uint64_t goal) { return certified(twin, planner, plan, goal, room); };
+  return certifyBy(planner, bytes, play, search);
 }
 
 CertifiedPlan certifyPeak(StepTwin &twin, const ResidencyPlanner &planner, uint64_t bytes) {
-  return certifyBy(planner, bytes, [&](const ResidencyPlan &plan) {
+  return certifyBy(planner, bytes, [&](const ResidencyPlan &plan, uint64_t) {
     CertifiedPlan found{.plan = &plan, .played = twin.play(planner.profile(), plan, /*moreSteps=*/0)};
     found.bytes = found.played.peakBytes;
     return found;

@@ -27,7 +27,8 @@ struct Rank {
   int number() const { return transport->rank(); }
 };
 
-/// Runs `body` on a thread for each rank. Returns what each threw, by rank: "" for nothing.
+/// Runs `body` on a thread for each rank, whose number stands for RANK in `device`. Returns what each threw, by rank: ""
+/// for nothing.
 inline std::vector<std::string> onRanks(int count, const std::string &device, const std::function<void(Rank &)> &body,
                                         InProcessOptions options = {}, CollectiveOptions collectives = {}) {
   std::vector<std::shared_ptr<Transport>> ends = inProcessRanks(count, options);
@@ -36,7 +37,10 @@ inline std::vector<std::string> onRanks(int count, const std::string &device, co
   for (size_t rank = 0; rank < thrown.size(); ++rank)
     threads.emplace_back([&, rank] {
       try {
-        Rank own{Device::open(device), ends[rank], nullptr};
+        std::string name = device;
+        if (size_t at = name.find("RANK"); at != name.npos)
+          name.replace(at, 4, std::to_string(rank));
+        Rank own{Device::open(name), ends[rank], nullptr};
         own.together = makeCollectives(own.device, own.transport, collectives);
         body(own);
       } catch (const std::exception &error) {

@@ -207,6 +207,24 @@ TEST_F(CudaMemoryTest, ReservedRangesAreMappedAndKept) {
   EXPECT_NE(device->reserveMemory(dram, {}), nullptr);
 }
 
+// What lies in a chunk with others does not make it free, and what has it alone does.
+TEST_F(CudaMemoryTest, FreeRangesAreKnownBeforeBlocksAreGivenBack) {
+  device->memory().setBudget(dram, 8 * mib);
+  std::vector<MemoryBlock> blocks;
+  for (uint64_t bytes : {3 * mib, 1 * mib, 2 * mib, mib / 2})
+    blocks.push_back(take(bytes));
+  HeldBlock back[] = {{blocks[1].data, 1 * mib}, {blocks[2].data, 2 * mib}, {blocks[1].data, 0}};
+  std::vector<AddressRange> before = device->freeRanges(dram), known = device->freeRanges(dram, back);
+  EXPECT_EQ(device->freeRanges(dram), before);
+  EXPECT_NE(known, before);
+  device->drain();
+  give(blocks[2], 2 * mib);
+  give(blocks[1], 1 * mib);
+  EXPECT_EQ(device->freeRanges(dram), known);
+  give(blocks[0], 3 * mib);
+  give(blocks[3], mib / 2);
+}
+
 // A driver that has no more is no error while free chunks serve, and DeviceOom else.
 TEST_F(CudaMemoryTest, OthersMayHaveTheMemory) {
   constexpr int outOfMemory = 2;

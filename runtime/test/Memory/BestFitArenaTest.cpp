@@ -126,6 +126,15 @@ TEST(BestFitArenaTest, RandomUseKeepsTheBooks) {
     EXPECT_EQ(play(seed), play(seed)) << "seed " << seed;
 }
 
+// What somebody would give back is free beside what is, and nothing has been given back.
+TEST(BestFitArenaTest, SaysWhatWouldBeFree) {
+  BestFitArena arena(1000);
+  for (uint64_t begin = 0; begin < 400; begin += 100)
+    EXPECT_EQ(arena.take(100, 1)->offset, begin);
+  EXPECT_EQ(arena.freeRanges({{300, 100}, {100, 100}}), (std::vector<AddressRange>{{100, 100}, {300, 700}}));
+  EXPECT_EQ(arena.freeRanges(), (std::vector<AddressRange>{{400, 600}}));
+}
+
 // What is set aside serves takeReserved alone, also at a given offset; blocks that lay
 // there before go back to whom their bytes belong then.
 TEST(BestFitArenaTest, SetsRangesAside) {

@@ -585,6 +585,14 @@ void MemoryServices::beginAgain() {
     impl_->planned->beginAgain();
 }
 
+std::vector<HeldBlock> MemoryServices::blocksThatLeave() {
+  if (!impl_->planned)
+    return {};
+  Residency &residency = impl_->planned->planned().residency();
+  residency.settle();
+  return residency.blocksThatLeave();
+}
+
 void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &plan,
                             std::optional<AddressPlan> addresses) {
   if (impl_->planned)

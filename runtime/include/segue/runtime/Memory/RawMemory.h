@@ -31,6 +31,12 @@ struct SpaceInfo {
   uint64_t capacityBytes;
 };
 
+/// A block that somebody holds.
+struct HeldBlock {
+  const void *data = nullptr;
+  uint64_t bytes = 0;
+};
+
 /// A block of raw memory. Its former contents are in use until the fence `after` is done:
 /// whoever writes it first, on whatever queue, waits for that fence.
 struct MemoryBlock {
@@ -86,8 +92,10 @@ public:
   /// are not free. Any part of such a block may be given back by itself.
   virtual MemoryBlock takeMemoryAt(Space space, uint64_t bytes, void *address) { return {}; }
   /// Returns the free ranges of a space, set aside or not: ascending, each as long as
-  /// possible. Empty where the device does not say.
-  virtual std::vector<AddressRange> freeRanges(Space space) const { return {}; }
+  /// possible, as they are once `givenBack` are given back. Empty where the device does not say.
+  virtual std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack = {}) const {
+    return {};
+  }
 
   /// Returns the alignment, a power of two, that copies of a block of `bytes` are fastest
   /// from: the books ask for no less.

@@ -117,7 +117,7 @@ public:
   std::string text() const;
 
 private:
-  StepForecast forecast(std::string what, const ResidencyPlan &plan);
+  StepForecast forecast(std::string what, CertifiedPlan found) const;
   uint64_t capacityOf(Space space) const;
   /// Returns a sentence that says which tiers are too small for `step`; empty if none is.
   std::string lacks(const StepForecast &step) const;

@@ -116,6 +116,8 @@ public:
   /// nothing changed, where the copy finds no memory to be staged in.
   void leaveTo(Item &item, const Tensor &home, const TransferOptions &how);
   void leaveAll();
+  /// Returns the blocks of the device that are given back by leaveAll() and settle(). Called when nothing leaves.
+  std::vector<HeldBlock> blocksThatLeave() const;
   /// Makes the items that could not be copied to the host leave again.
   void leaveKept();
   /// Queues a copy to the device, unless there is one.

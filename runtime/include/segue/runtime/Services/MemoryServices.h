@@ -167,6 +167,9 @@ public:
   /// Makes what lives on the host leave the device, and the plan in force, if there is one,
   /// begin again with its first step. Called between two steps.
   void beginAgain();
+  /// Returns the blocks of the device that beginAgain() gives back. Blocks for copies that are under way. Called between
+  /// two steps.
+  std::vector<HeldBlock> blocksThatLeave();
   /// Makes the next steps go by this plan, with their memory at its addresses.
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
   /// Returns, once, what the blocks of the last steps took if that differs from the profile

@@ -222,12 +222,16 @@ struct CertifiedPlan {
   uint64_t bytes = 0;
 };
 
+/// What is looked for where no plan keeps to a budget: the least that one keeps to, or nothing.
+enum class Search : int8_t { Least, Once };
+
 /// Returns a plan for `bytes` that the twin was seen to play within them, with an address
 /// for each allocation. A step that is played and packed may take more than was reckoned:
 /// then less is planned for, down to the least; if not even that keeps to them,
-/// CertifiedPlan::bytes says what it takes. `room` is that of the device; null stands for a
-/// device on which nothing lies but what the twin has there.
-CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room = nullptr);
+/// CertifiedPlan::bytes says what it takes, which Search::Least brings down.
+/// `room` is that of the device; null stands for a device on which nothing lies but what the twin has there.
+CertifiedPlan certify(StepTwin &twin, ResidencyPlanner &planner, uint64_t bytes, const FreeRoom *room = nullptr,
+                      Search search = Search::Least);
 
 /// The same for steps whose blocks may lie anywhere: what counts is the most that is live at
 /// once, and there are no addresses.
