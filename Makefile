@@ -30,11 +30,14 @@ check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)
 
 # A check draws some models, graphs and runs of ranks; this draws many more, for half an hour of a processor.
+STITCHINGS := 1000
+GRAPHS := 1000
+RANK_RUNS := 2000
 check-long: build
-	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
-	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
-	@SEGUE_GRAPHS=1000 $(BUILD)/bin/SegueRandomGraphTests
-	@SEGUE_RANK_RUNS=2000 $(BUILD)/bin/SegueRankForecastTests --gtest_filter='RandomRanks.*'
+	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_GRAPHS=$(GRAPHS) $(BUILD)/bin/SegueRandomGraphTests --gtest_filter='*RandomGraphTest*'
+	@SEGUE_RANK_RUNS=$(RANK_RUNS) $(BUILD)/bin/SegueRankForecastTests --gtest_filter='RandomRanks.Each*'
 
 # All tests of the runtime under each sanitizer, five minutes of fuzzing per
 # target: about an hour.

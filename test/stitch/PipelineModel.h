@@ -27,14 +27,15 @@ struct PipelineModel {
   int64_t layers = 3;
   /// The element type of what goes from module to module.
   std::string element = "f32";
+  std::string optimizer = "adamw";
 
   std::vector<SessionModule> modules() const {
-    std::vector<SessionModule> all{{"embed", compiled("embed", embed())}};
-    Binary layer = compiled("layer", this->layer(false, true)), withLoss = compiled("layer", this->layer(true, true)),
-           frozen = compiled("layer", this->layer(false, false));
+    std::vector<SessionModule> all{{"embed", compile("embed", embed())}};
+    Binary layer = compile("layer", this->layer(false, true)), withLoss = compile("layer", this->layer(true, true)),
+           frozen = compile("layer", this->layer(false, false));
     for (int64_t i = 0; i < layers; ++i)
       all.push_back({"layer" + std::to_string(i), i == 1 ? withLoss : i == 2 ? frozen : layer});
-    all.push_back({"head", compiled("head", head())});
+    all.push_back({"head", compile("head", head())});
     return all;
   }
   /// The wires that position does not give.
@@ -103,11 +104,11 @@ private:
            "\n  %loss = segue.reduce mean %q dims [0, 1] : " + wide() + " -> " + f + "\n  return %loss, %z : " + f + ", " +
            wide() + "\n}\n";
   }
-  static Binary compiled(const std::string &name, const std::string &text) {
+  Binary compile(const std::string &name, const std::string &text) const {
     CompileOptions options;
     options.name = name;
     options.training = true;
-    options.optimizer = "adamw";
+    options.optimizer = optimizer;
     options.v4 = false;
     CompiledModule module(text, options);
     if (!module.binary)
