@@ -141,8 +141,8 @@ struct RandomRun {
   std::string saved;
 
   std::string text() const {
-    std::string text = std::to_string(task.layers) + (task.isCut ? " modules between, " : " layers, ") + task.optimizer +
-                       ", clip " + std::to_string(task.maxGradNorm) + (task.isScaled ? ", scaled" : "") +
+    std::string text = std::to_string(task.layers) + (task.isCut ? " modules between, " : " layers, ") +
+                       task.optimizer + ", clip " + std::to_string(task.maxGradNorm) + (task.isScaled ? ", scaled" : "") +
                        (task.skipped ? ", skips at step " + std::to_string(task.skipped) : "");
     for (const Group &group : groups)
       text += (group.first ? "\nand from " + saved + " after step " + std::to_string(group.first) : "") + "\n" +
@@ -412,10 +412,13 @@ static Group drawGroup(Chance &chance, const Task &task, Group group) {
                  std::to_string(chance.from(1, 3)) + "}";
   bool isWhole = group.sharding >= Sharding::Gradients && group.ranks > 1; // as its steps are
   group.oneByOne = !isWhole && chance.percent(30);
-  group.isInForward = group.sharding == Sharding::None && !task.isCut && task.optimizer == optimizers[0] && chance.percent(30);
+  bool mayBeInForward = group.sharding == Sharding::None && !task.isCut && task.optimizer == optimizers[0];
+  group.isInForward = mayBeInForward && chance.percent(30);
   group.seedsDiffer = chance.percent(30);
   const uint64_t buckets[] = {40, 5000, 10000, 1 << 20};
-  group.messages = {.bucketBytes = buckets[chance.below(4)], .bucketsUnderWay = chance.below(5), .addsInOrder = chance.percent(30)};
+  group.messages.bucketBytes = buckets[chance.below(4)];
+  group.messages.bucketsUnderWay = chance.below(5);
+  group.messages.addsInOrder = chance.percent(30);
   if (chance.percent(80))
     group.delays.seed = chance.below(1 << 20);
   bool areInline = chance.percent(20), areTight = chance.percent(30); // which takes long to find out
@@ -613,7 +616,8 @@ private:
     std::string step = std::to_string(trouble.step);
     auto isSaid = [&](const std::string &words) { return what.find(words) != what.npos; };
     EXPECT_TRUE(isFailed) << "all have taken step " << step;
-    bool differs = trouble.kind == Trouble::Kind::Count || (trouble.kind == Trouble::Kind::Shape && group_.isPipeline());
+    bool differs =
+        trouble.kind == Trouble::Kind::Count || (trouble.kind == Trouble::Kind::Shape && group_.isPipeline());
     if (differs) { // which every rank finds
       EXPECT_EQ(code, ErrorCode::RankFailed) << what;
       EXPECT_TRUE(isSaid("step " + step + ": rank 0 has ")) << what;
