@@ -31,14 +31,17 @@ check: build
 
 # A check draws some models, graphs and runs of ranks, and samples of long sweeps (SEGUE_SEED); this draws many more and tries all, for
 # an hour and a half of a processor.
+STITCHINGS := 1000
+GRAPHS := 1000
+RANK_RUNS := 2000
 check-long: build
 	@env -u SEGUE_SEED $(PYTHON) tools/unit.py --build $(BUILD)
 	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(addprefix test/python/, \
 	  test_ops.py test_embedding.py test_cuda_slabs.py test_invariance.py test_loop_budget.py test_ptx.py test_disk_budget.py)
-	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
-	@SEGUE_STITCHINGS=1000 $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
-	@SEGUE_GRAPHS=1000 $(BUILD)/bin/SegueRandomGraphTests
-	@SEGUE_RANK_RUNS=2000 $(BUILD)/bin/SegueRankForecastTests --gtest_filter='RandomRanks.*'
+	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
+	@SEGUE_GRAPHS=$(GRAPHS) $(BUILD)/bin/SegueRandomGraphTests --gtest_filter='*RandomGraphTest*'
+	@SEGUE_RANK_RUNS=$(RANK_RUNS) $(BUILD)/bin/SegueRankForecastTests --gtest_filter='RandomRanks.Each*'
 
 # All tests of the runtime under each sanitizer, five minutes of fuzzing per
 # target: about an hour.

@@ -17,22 +17,31 @@
 
 namespace segue::test {
 
-/// Returns the smallest dram of `device` in which no rank is refused by `certify`, which certifies its steps.
-inline uint64_t leastOfRanks(int ranks, const std::string &device, const std::function<void(Rank &)> &certify) {
-  // A device that holds no session is refused for steps of one batch, and steps of several may want more.
-  for (uint64_t enough = 4096;;) {
-    std::vector<uint64_t> least(static_cast<size_t>(ranks));
-    onRanks(ranks, device + ",dram=" + std::to_string(enough), [&](Rank &rank) {
+/// Returns, by rank, the smallest dram of `device` in which none is refused by `certify`, which certifies its steps.
+inline std::vector<uint64_t> leastOfEachRank(int ranks, const std::string &device,
+                                             const std::function<void(Rank &)> &certify) {
+  // A device that holds no session is refused for steps of one batch, and steps of several may want more. One that
+  // holds a slot of a ring and nothing else is not refused but full.
+  std::vector<uint64_t> least(size_t(ranks), 4096 + 1024);
+  for (bool isEnough = false; !isEnough;) {
+    std::vector<uint64_t> named = least;
+    onRanks(ranks, device + ",dram=16MiB", [&](Rank &rank) {
+      uint64_t &own = named[size_t(rank.number())];
+      rank.device = Device::open(device + ",dram=" + std::to_string(own));
+      rank.together = makeCollectives(rank.device, rank.transport);
       auto [code, what] = errorOf([&] { certify(rank); });
-      bool isEnough = code == ErrorCode(-1);
-      EXPECT_TRUE(isEnough || code == ErrorCode::BudgetInfeasible) << what;
-      least[size_t(rank.number())] = isEnough ? enough : smallestNamed(what);
+      EXPECT_TRUE(code == ErrorCode(-1) || code == ErrorCode::BudgetInfeasible) << what;
+      own = std::max(own, smallestNamed(what));
     });
-    if (uint64_t most = std::ranges::max(least); most > enough)
-      enough = most;
-    else
-      return enough;
+    isEnough = named == least;
+    least = named;
   }
+  return least;
+}
+
+/// Returns the smallest in which no rank is.
+inline uint64_t leastOfRanks(int ranks, const std::string &device, const std::function<void(Rank &)> &certify) {
+  return std::ranges::max(leastOfEachRank(ranks, device, certify));
 }
 
 } // namespace segue::test

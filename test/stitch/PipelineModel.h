@@ -26,19 +26,20 @@ struct PipelineModel {
   /// The modules between the first and the last.
   int64_t layers = 3;
   /// The element type of what goes from module to module.
-  const char *element = "f32";
+  std::string element = "f32";
+  std::string optimizer = "adamw";
   /// For the fake driver alone, with twins where that looks for them.
   bool forGpus = false;
   /// The parameters that modules share.
   std::vector<std::vector<ParameterRef>> tied;
 
   std::vector<SessionModule> modules() const {
-    std::vector<SessionModule> all{{"embed", compiled("embed", embed())}};
-    Binary layer = compiled("layer", this->layer(false, true)), withLoss = compiled("layer", this->layer(true, true)),
-           frozen = compiled("layer", this->layer(false, false));
+    std::vector<SessionModule> all{{"embed", compile("embed", embed())}};
+    Binary layer = compile("layer", this->layer(false, true)), withLoss = compile("layer", this->layer(true, true)),
+           frozen = compile("layer", this->layer(false, false));
     for (int64_t i = 0; i < layers; ++i)
       all.push_back({"layer" + std::to_string(i), i == 1 ? withLoss : i == 2 ? frozen : layer});
-    all.push_back({"head", compiled("head", head())});
+    all.push_back({"head", compile("head", head())});
     return all;
   }
   /// Three modules read one value of the first.
@@ -113,11 +114,11 @@ private:
            "\n  %loss = segue.reduce mean %q dims [0, 1] : " + wide() + " -> " + f + "\n  return %loss, %z : " + f + ", " +
            wide() + "\n}\n";
   }
-  Binary compiled(const std::string &name, const std::string &text) const {
+  Binary compile(const std::string &name, const std::string &text) const {
     CompileOptions options;
     options.name = name;
     options.training = true;
-    options.optimizer = "adamw";
+    options.optimizer = optimizer;
     options.v4 = false;
     if (forGpus) {
       options.v3 = false;

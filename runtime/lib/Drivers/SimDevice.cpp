@@ -88,6 +88,7 @@ public:
   }
   uint64_t position(Queue queue) const override { return queues_->position(queue); }
   bool isDone(const Fence &fence) const override { return queues_->poll(fence); }
+  bool wasDone(const Fence &fence) const override { return queues_->isDone(fence); }
   void wait(const Fence &fence) override { queues_->wait(fence); }
   bool waitFor(const Fence &fence, double seconds) override {
     return std::isfinite(seconds) && faults_ && faults_->timeRunsOut() ? isDone(fence) : queues_->waitFor(fence, seconds);

@@ -250,14 +250,19 @@ std::shared_ptr<PreparedProgram> BinaryImage::prepared(const DeviceRef &device, 
       }
   }
   auto made = std::make_shared<PreparedProgram>(device, *this, program);
-  std::shared_ptr<PreparedProgram> dropped; // outside of the lock: its work is waited for
+  std::vector<std::shared_ptr<PreparedProgram>> dropped; // outside of the lock, with a device perhaps
   std::lock_guard lock(mutex_);
-  if (prepared_.count(program) >= mostPreparedDevices) {
+  while (prepared_.count(program) >= mostPreparedDevices) {
+    // One that is at work would be waited for, on the thread of another device, which that work may wait for.
     auto [first, end] = prepared_.equal_range(program);
-    auto oldest = std::min_element(first, end, [](const auto &a, const auto &b) {
-      return a.second.lastAsked < b.second.lastAsked;
-    });
-    dropped = std::move(oldest->second.program);
+    auto oldest = end;
+    for (auto entry = first; entry != end; ++entry)
+      if ((oldest == end || entry->second.lastAsked < oldest->second.lastAsked) &&
+          entry->second.program.use_count() == 1 && entry->second.program->isIdle())
+        oldest = entry;
+    if (oldest == end)
+      break;
+    dropped.push_back(std::move(oldest->second.program));
     prepared_.erase(oldest);
   }
   prepared_.emplace(program, PreparedEntry{device.get(), made, ++asked_});

@@ -65,6 +65,9 @@ public:
   uint64_t droppableBytes(Space space) const;
   /// Gives such storages up; returns the bytes freed.
   uint64_t dropKept(Space space);
+  /// Returns true if nothing waits for a run to end. False while another thread submits to the device. Any thread may
+  /// call.
+  bool isIdle();
 
 private:
   //===--------------------------------------------------------------------===//

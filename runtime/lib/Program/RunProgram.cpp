@@ -18,6 +18,7 @@
 
 #include "PreparedProgram.h"
 #include "segue/runtime/Error.h"
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -26,6 +27,13 @@ namespace segue::inline runtime {
 //===----------------------------------------------------------------------===//
 // Memory
 //===----------------------------------------------------------------------===//
+
+bool PreparedProgram::isIdle() {
+  auto isOver = [this](const Run &run) {
+    return !run.underWay && (inline_ || !device_.hasBytes() || device_.wasDone(run.done));
+  };
+  return lane_.tryTurn([&] { return std::ranges::all_of(runs_, isOver); });
+}
 
 PreparedProgram::Run &PreparedProgram::takeRun() {
   Run *free = nullptr;

@@ -46,6 +46,15 @@ public:
     SubmitLane &lane_;
   };
 
+  /// Returns what `question` does, asked in a turn; false while another thread holds the lane.
+  template <typename Question> bool tryTurn(Question question) {
+    if (!tryEnter())
+      return false;
+    bool answer = question();
+    leave();
+    return answer;
+  }
+
   StitchReport &report() { return report_; }
 
   /// Returns how often a thread found the lane held by another.

@@ -12,6 +12,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <future>
 #include <gtest/gtest.h>
 #include <numeric>
 #include <thread>
@@ -611,4 +612,34 @@ TEST(ExecutorDevices, FilesLetGoOfDevices) {
             int64_t(mostPreparedDevices) - 1);
   EXPECT_TRUE(others.front().expired());
   EXPECT_EQ(Executor(used, binary.program("forward")).counters().submits, 3 * mostPreparedDevices);
+}
+
+// Nor does it wait for what a device is at, which may wait for what the caller does next.
+TEST(ExecutorDevices, WhoRunsOnManyDevicesWaitsForNone) {
+  Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
+  auto runOn = [&](const DeviceRef &device) {
+    Tensor x = Tensor::zeros(device, TensorDesc({64}, ElementType::f32));
+    return submit(device, binary.program("forward"), {x, x})[0];
+  };
+  for (const char *name : {"sim:dram=1MiB", "sim:streams,dram=1MiB", "sim:dram=1MiB,adversarial=2"}) {
+    DeviceRef busy = Device::open(name);
+    std::promise<void> end;
+    std::atomic<bool> isFree = false;
+    Tensor result;
+    std::thread worker([&] {
+      busy->enqueue(Queue::Compute, {}, {[&] {
+                      busy->call([&] {
+                        isFree = end.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+                      });
+                    }});
+      wait(result = runOn(busy));
+    });
+    // Until it has the program, and holds the device's lane or has left its run in the queue.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    for (size_t i = 0; i < 2 * mostPreparedDevices; ++i)
+      wait(runOn(Device::open("sim:dram=1MiB")));
+    end.set_value();
+    worker.join();
+    EXPECT_TRUE(isFree) << name;
+  }
 }

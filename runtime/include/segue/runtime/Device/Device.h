@@ -219,6 +219,8 @@ public:
   virtual uint64_t position(Queue queue) const = 0;
 
   virtual bool isDone(const Fence &fence) const = 0;
+  /// The same, of a device that somebody else may be at: moves none of its work on.
+  virtual bool wasDone(const Fence &fence) const { return isDone(fence); }
 
   /// Blocks the calling thread until `fence` is done. Throws InvalidArgument if
   /// it names entries that were not enqueued.
