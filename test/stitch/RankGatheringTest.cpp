@@ -550,7 +550,8 @@ TEST(RankGathering, AnUpdateThatIsTornIsNotGathered) {
   EXPECT_GT(torn, 0u);
 }
 
-// A ring may bring no block ahead, or all, and as many loads at once as a config says.
+// A ring may bring no block ahead, or all, and as many loads at once as a config says; also where a rank stops behind the
+// first backward, as its loss is none, and others go on to their meeting.
 TEST(RankGathering, RingsOfAnyLengthGatherTheSame) {
   Session one = trainedAlone(6, 2);
   for (int window : {0, 2, 3, 8})
@@ -564,6 +565,11 @@ TEST(RankGathering, RingsOfAnyLengthGatherTheSame) {
                       2, device,
                       [&](Rank &rank) {
                         Session session = gatheringSession(rank, ring);
+                        Tensor x = Tensor::onHost(rank.device, {model.rows, model.width}, ElementType::f32);
+                        std::fill_n(x.data<float>(), x.elementCount(),
+                                    rank.number() ? std::numeric_limits<float>::quiet_NaN() : 0.5f);
+                        auto [code, what] = errorOf([&] { session.step({{"x", x}}, 1e-2); });
+                        EXPECT_EQ(code, rank.number() ? ErrorCode::NanLoss : ErrorCode::RankFailed) << what;
                         trainNorms(session, 6, rank.number(), 1);
                         expectParametersOf(one, session);
                       },

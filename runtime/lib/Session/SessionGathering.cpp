@@ -143,6 +143,7 @@ void Session::State::beginGathering() {
 }
 
 void Session::State::endGathering() {
+  weights()->settleLoads(); // a rank that fails from here on begins no more
   gathersMore = false;
   knownOf(announced).gatherings = gatherings;
 }

@@ -331,8 +331,10 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
   auto *known = dynamic_cast<const Error *>(&error);
   bool isEcho = known && known->details<NotSent>() && (isPipelined() || isGathered());
   try {
-    // A transport that has failed reaches nobody.
-    if ((known && known->code() == ErrorCode::RankFailed && !isEcho) || (gathersMore && !gatherRest()))
+    // A transport that has failed reaches nobody. In the first step of a kind nobody knows the rest of it, and who failed
+    // by itself ends the ranks: who could not go on for that hears in a meeting why.
+    bool hearsWhy = isEcho && gathersMore && knownOf(announced).gatherings.empty();
+    if ((known && known->code() == ErrorCode::RankFailed && !isEcho) || (gathersMore && !hearsWhy && !gatherRest()))
       options.collectives->abandon(error.what());
     else {
       if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())

@@ -714,4 +714,6 @@ void WeightStreamer::Impl::settleAwaited() {
     finish(*residency->awaitEnd(*awaited.front()->item));
 }
 
+void WeightStreamer::settleLoads() { impl_->settleAwaited(); }
+
 } // namespace segue::inline runtime

@@ -149,6 +149,9 @@ public:
   /// Takes part in the gathering of a block, by the name that `told` was given, for the other ranks alone: in a step
   /// that has failed here. Blocks until it has ended.
   void gatherForOthers(const std::string &block);
+  /// Waits for the blocks that programs were begun with, which may begin to gather others that were asked for ahead.
+  /// Throws what a load does.
+  void settleLoads();
   bool gathers() const;
 
   /// Returns the block in which all programs added so far touch the parameter, so that it
