@@ -519,6 +519,29 @@ TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
   EXPECT_LE(run.device->memory().peakBytes(Space::DeviceDram), cap);
 }
 
+// A step that ends in its midst leaves results of the one before, which the plan's first step, with which it begins again,
+// has no room for.
+TEST_P(PlannedModeTest, StepsGoOnAfterOneThatIsAborted) {
+  auto play = [&](SmallRun run, int bad) {
+    std::vector<float> losses;
+    for (int step = 0; step < 5; ++step) {
+      if (step == bad) {
+        TensorMap batch;
+        batch["x"] = Tensor::onHost(run.device, {SmallRun::model.rows, SmallRun::model.width}, ElementType::f32);
+        std::fill_n(batch["x"].data<float>(), batch["x"].elementCount(), std::numeric_limits<float>::quiet_NaN());
+        EXPECT_EQ(errorOf([&] { run.session.step(batch, 1e-3); }).first, ErrorCode::NanLoss);
+      }
+      losses.push_back(run.step());
+    }
+    EXPECT_LE(run.device->memory().peakBytes(Space::DeviceDram), run.device->memory().budget(Space::DeviceDram));
+    return losses;
+  };
+  uint64_t least = leastOfSmall();
+  std::vector<float> free = play(SmallRun(deviceOf(16 << 20), optionsFor(0)), -1);
+  for (int bad = 0; bad < 5; ++bad)
+    EXPECT_EQ(play(SmallRun(deviceOf(least), optionsFor(least)), bad), free) << bad;
+}
+
 // One line per step with the keys and the invariants of activation-stagehand.md.
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();

@@ -533,6 +533,7 @@ void Session::State::drop() {
 void Session::State::abort() {
   drop();
   lastOutputs.clear(); // which would be in the way of the next step's
+  hasAborted = true;
   if (services)
     services->abortStep();
 }

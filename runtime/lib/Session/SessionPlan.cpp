@@ -122,7 +122,9 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   requireValues();
   prepareStreamed(step, batches); // the ring is in the way of a plan
   int64_t slots = services->weights() ? services->weights()->slots() : 0;
-  bool isInForce = plannedFor == step && slots <= plannedSlots; // a smaller ring leaves more
+  // What was aborted has left results of the step before where the plan's first step, with which it begins again, has
+  // room for others.
+  bool isInForce = plannedFor == step && slots <= plannedSlots && !hasAborted; // a smaller ring leaves more
   bool isPlanned = isInForce;
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
@@ -146,30 +148,39 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
     makeDeferred();
     plannedFor = std::move(before);
     isMoved = true;
-    if (plannedFor != step) {
+    if (plannedFor != step || hasAborted) {
       measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
       device->memory().forgetAddresses();
       if (here.planned && followAgain(*services, device, *here.planned)) {
         plannedFor = step;
         plannedSlots = slots;
+        hasAborted = false;
         return;
       }
     }
     here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
+    if (hasAborted && isMoved && here.planned && error.code() == ErrorCode::BudgetInfeasible) {
+      // Blocks lie anywhere then, and are moved where that is needed.
+      services->follow(here.planned->profile, here.planned->plan, std::nullopt);
+      plannedFor = step;
+      hasAborted = false;
+      return;
+    }
     if (isMoved) // what the plan in force counts on
       plannedFor.clear();
     if (error.code() == ErrorCode::DeviceOom && sealer)
       throw error.within(sealer->whatIsTaken());
     throw;
   }
-  if (options.log && (measured || !plannedFor.empty()))
+  if (options.log && (measured || (!plannedFor.empty() && plannedFor != step)))
     options.log("step " + std::to_string(this->step + 1) +
                 (measured ? ": planned again, with the times that the last steps took"
                           : ": planned for batches of other extents or another number"));
   plannedFor = step;
   plannedSlots = services->weights() ? services->weights()->slots() : 0;
+  hasAborted = false;
 }
 
 uint64_t Session::certify(size_t microBatches) {

@@ -413,6 +413,8 @@ struct Session::State {
   /// The step under way if its batches were given at once; empty if that is not known.
   StepSizes announced;
   int64_t plannedSlots = 0;
+  /// True if a step has been aborted since the plan in force was last looked at.
+  bool hasAborted = false;
   /// A KnownStep is what was found out about one kind of step.
   struct KnownStep {
     StepSizes step;
