@@ -593,7 +593,7 @@ TEST(ExecutorDevices, FilesLetGoOfDevices) {
   Binary binary = Binary::fromMemory(makeAddFile(64).serialize());
   auto runOn = [&](const DeviceRef &device) {
     Tensor x = Tensor::zeros(device, TensorDesc({64}, ElementType::f32));
-    submit(device, binary.program("forward"), {x, x});
+    wait(submit(device, binary.program("forward"), {x, x})[0]); // what is at work is kept
     return std::weak_ptr<Device>(device);
   };
   DeviceRef first = Device::open("sim:dram=1MiB");
