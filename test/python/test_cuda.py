@@ -10,6 +10,7 @@ Scripts run in processes of their own, whose CUDA is the fake; one that misuses 
 
 import os
 import subprocess
+import sys
 import tempfile
 
 import warm
@@ -383,9 +384,10 @@ def on_fake_gpus(script, folder, before="", given=(), cache=""):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(folder), "FAKE_CUDA_TWINS": str(folder), "SEGUE_CACHE_DIR": cache}
+    python = sys.executable if before else warm.python()  # which has PyTorch already
     # The folder for temporary files may be memory, which is no disk.
     with tempfile.TemporaryDirectory(dir=BUILD) as disk:
-        done = subprocess.run([warm.python(), "-c", "import sys\n" + before + COMMON + script, os.path.join(ROOT, "examples"), disk,
+        done = subprocess.run([python, "-c", "import sys\n" + before + COMMON + script, os.path.join(ROOT, "examples"), disk,
                                f"{BUILD}/bin/segue-run", os.path.join(ROOT, "test", "python"), *given],
                               capture_output=True, text=True, timeout=240, env=env, cwd=folder)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]
