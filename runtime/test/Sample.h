@@ -14,7 +14,8 @@
 
 namespace segue::test {
 
-/// What a check draws its samples with: SEGUE_SEED, which tools/check.py sets and prints. Null where a test tries all.
+/// Returns the number that a check draws its samples with: SEGUE_SEED, which tools/check.py sets and prints. Null where
+/// a test tries all.
 inline const char *sampleSeed() { return std::getenv("SEGUE_SEED"); }
 
 /// Where a sample begins: with each seed and in each test elsewhere. 0 where a test tries all.

@@ -86,7 +86,7 @@ def streamed(slab, storage, device, serve):
 
 save_file(base().state_dict(), folder / "model.safetensors")
 
-# Of a sample every second form.
+# A sample has every second form.
 trained = drawn(["int8_row", "fp8_e4m3_row", "int4_group64", "int4_group32", "plain8", "rotated", "plain", "low-rank"], 2, "slabs")
 
 # Products that read codes, forward and for the gradient of x: rows of INT8 and FP8, groups of 4 bits.

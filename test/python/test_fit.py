@@ -130,7 +130,7 @@ def test_no_is_an_answer():
     memory = segue.fit(gpt, TOKENS, budget="1MiB")
     assert not memory.fits and memory.plan is None and memory.why.startswith("no plan keeps to 1048576 bytes")
     assert f"It does not fit in 1.00 MiB: {memory.why}" in str(memory)
-    # What is named is the same whatever was asked for, and enough; a byte less is not.
+    # The budget that is named is the same whatever was asked for, and enough; a byte less is not.
     for budget in (1000, memory.smallest_budget_bytes - 4096, memory.smallest_budget_bytes - 1):
         less = segue.fit(gpt, TOKENS, budget=budget)
         assert not less.fits and f"the smallest budget is {memory.smallest_budget_bytes} bytes" in less.why

@@ -42,7 +42,7 @@ void PrintTo(const GpuRanksRun &run, std::ostream *os) { *os << run.name; }
 struct GpuServices {
   /// The part of the peak in memory that each GPU has.
   double part;
-  /// What memory.stagehand holds.
+  /// The contents of the section memory.stagehand; empty: no services.
   const char *stagehand;
 };
 constexpr GpuServices services[] = {

@@ -261,7 +261,7 @@ TEST(PipelineRanks, EachHoldsItsModulesAndFewBatches) {
       EXPECT_EQ(before, (rank.number() ? 5 + 3 * 2 : 3 + 3 * 2) * matrix);
       rank.device->memory().resetPeak();
       trainOn(session, small, 3, i ? 12 : 4);
-      // What plans leave to messages is what these take.
+      // Plans leave to messages the bytes that these take.
       EXPECT_EQ(rank.device->transfer().leftToMessages(), rank.together->figures().peakBytes);
       EXPECT_GT(rank.device->transfer().leftToMessages(), 0u);
       peaks[i][size_t(rank.number())] = rank.device->memory().peakBytes(Space::DeviceDram);

@@ -53,7 +53,7 @@ static const char *const services[] = {
         "state_stagehand": {"mode": "on", "telemetry_enabled": false}})",
     R"({"activation_stagehand": {"enabled": true, "mode": "planned", "telemetry_enabled": false}})",
     R"({"telemetry_enabled": false, "prefetch_window_blocks": 1, "vram_high_watermark_mb": 0.5})"};
-/// That in which a plan alone decides, the only one beside which updates may be made in forward.
+/// The service in which a plan alone decides, the only one beside which updates may be made in forward.
 static constexpr size_t planService = 2;
 
 namespace {
@@ -91,7 +91,7 @@ struct Place {
   size_t services = 0;
 };
 
-/// What makes a rank fail in a step, so that no rank takes it, and all may take it again.
+/// A Trouble makes a rank fail in a step, so that no rank takes it, and all may take it again.
 struct Trouble {
   /// A batch of no module's shape; one batch more than others have; a batch of NaN; an error in the midst of a block.
   enum class Kind { Shape, Count, Nan, InBlock };
@@ -126,7 +126,7 @@ struct Group {
   std::string text() const;
 };
 
-/// What a step has given, and what there is after it.
+/// A record of a step: its results, and the parameters after it.
 struct Outcome {
   float loss = 0, norm = 0;
   double evaluated = 0;
@@ -350,7 +350,7 @@ static const std::vector<uint64_t> &leastDram(const std::string &device, size_t 
 }
 
 //===----------------------------------------------------------------------===//
-// What is drawn
+// The draw
 //===----------------------------------------------------------------------===//
 
 namespace {
@@ -393,7 +393,7 @@ static Place drawPlace(Chance &chance, const Task &task, const Group &group, int
   std::string like = isAboveADisk ? aboveADisk : sims[0];
   std::string device = isAboveADisk ? like : drawSim(chance, std::size(sims) - (service ? 1 : 0));
   uint64_t dram = 16 << 20;
-  // Of steps that are given one by one no plan is made before their end.
+  // A step whose batches are given one by one has no plan before its end.
   if (isTight && service && !group.oneByOne) {
     uint64_t least = leastDram(like, service, task, group)[size_t(rank)];
     dram = least + (chance.percent(50) ? least / 2 : 0);
@@ -502,7 +502,7 @@ static RandomRun drawRun(uint64_t seed) {
 }
 
 //===----------------------------------------------------------------------===//
-// What is played
+// The play
 //===----------------------------------------------------------------------===//
 
 namespace {

@@ -29,7 +29,8 @@ struct Session::State::Passage {
   std::vector<GradientTape::ValueId> receivedIds, sentIds;
   /// After backward, the gradients of what was received; null where there is none.
   std::vector<Tensor> gradients;
-  /// What this stage gives to gradients of parameters that others update, and what those behind it give to its own.
+  /// The parts of gradients that this stage sends to the ranks which update the parameters, and those that come for its
+  /// own.
   std::vector<GradientPart> parts;
 
   /// Puts what was received in the place of outputs of modules that other ranks run.

@@ -122,8 +122,8 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   requireValues();
   prepareStreamed(step, batches); // the ring is in the way of a plan
   int64_t slots = services->weights() ? services->weights()->slots() : 0;
-  // What was aborted has left results of the step before where the plan's first step, with which it begins again, has
-  // room for others.
+  // A step that was aborted has left results of the one before where the plan's first step, with which it begins again,
+  // has room for others.
   bool isInForce = plannedFor == step && slots <= plannedSlots && !hasAborted; // a smaller ring leaves more
   bool isPlanned = isInForce;
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
@@ -139,6 +139,11 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
   if (isInForce && !(tried = tryAnother(step, batches, measured ? &*measured : nullptr)))
     return;
   KnownStep &here = knownOf(step);
+  auto isFollowed = [&] {
+    plannedFor = step;
+    plannedSlots = services->weights() ? services->weights()->slots() : 0;
+    hasAborted = false;
+  };
   bool isMoved = false;
   try {
     if (!plannedFor.empty() && plannedFor != step && !here.planned)
@@ -151,22 +156,17 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
     if (plannedFor != step || hasAborted) {
       measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
       device->memory().forgetAddresses();
-      if (here.planned && followAgain(*services, device, *here.planned)) {
-        plannedFor = step;
-        plannedSlots = slots;
-        hasAborted = false;
-        return;
-      }
+      if (here.planned && followAgain(*services, device, *here.planned))
+        return isFollowed();
     }
     here.planned = planStep(*services, stepToPlan(step, batches), measured ? &*measured : nullptr, std::move(tried));
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
-    if (hasAborted && isMoved && here.planned && error.code() == ErrorCode::BudgetInfeasible) {
+    bool hasNoRoom = error.code() == ErrorCode::BudgetInfeasible || error.code() == ErrorCode::DeviceOom;
+    if (hasAborted && isMoved && hasNoRoom && plannedFor == step && here.planned) {
       // Blocks lie anywhere then, and are moved where that is needed.
       services->follow(here.planned->profile, here.planned->plan, std::nullopt);
-      plannedFor = step;
-      hasAborted = false;
-      return;
+      return isFollowed();
     }
     if (isMoved) // what the plan in force counts on
       plannedFor.clear();
@@ -178,9 +178,7 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
     options.log("step " + std::to_string(this->step + 1) +
                 (measured ? ": planned again, with the times that the last steps took"
                           : ": planned for batches of other extents or another number"));
-  plannedFor = step;
-  plannedSlots = services->weights() ? services->weights()->slots() : 0;
-  hasAborted = false;
+  isFollowed();
 }
 
 uint64_t Session::certify(size_t microBatches) {

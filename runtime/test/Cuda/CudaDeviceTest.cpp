@@ -207,7 +207,7 @@ TEST_F(CudaMemoryTest, ReservedRangesAreMappedAndKept) {
   EXPECT_NE(device->reserveMemory(dram, {}), nullptr);
 }
 
-// What lies in a chunk with others does not make it free, and what has it alone does.
+// A block that is given back makes a chunk free if nothing else lies there, and is known to before.
 TEST_F(CudaMemoryTest, FreeRangesAreKnownBeforeBlocksAreGivenBack) {
   device->memory().setBudget(dram, 8 * mib);
   std::vector<MemoryBlock> blocks;

@@ -126,7 +126,7 @@ TEST(BestFitArenaTest, RandomUseKeepsTheBooks) {
     EXPECT_EQ(play(seed), play(seed)) << "seed " << seed;
 }
 
-// What somebody would give back is free beside what is, and nothing has been given back.
+// An arena says which ranges were free if some blocks were given back, and takes none of them back.
 TEST(BestFitArenaTest, SaysWhatWouldBeFree) {
   BestFitArena arena(1000);
   for (uint64_t begin = 0; begin < 400; begin += 100)

@@ -222,7 +222,7 @@ struct CertifiedPlan {
   uint64_t bytes = 0;
 };
 
-/// What is looked for where no plan keeps to a budget: the least that one keeps to, or nothing.
+/// A Search says how far to look where no plan keeps to a budget: for the least that one keeps to, or no further.
 enum class Search : int8_t { Least, Once };
 
 /// Returns a plan for `bytes` that the twin was seen to play within them, with an address
