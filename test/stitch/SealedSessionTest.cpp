@@ -14,6 +14,7 @@
 #include "../../runtime/lib/Session/CheckpointHashes.h"
 #include "../../runtime/lib/Session/SealedCheckpoint.h"
 #include "DiskRig.h"
+#include "ErrorOf.h"
 #include "Session/ExpectError.h"
 #include "Session/TemporaryFolder.h"
 #include <nlohmann/json.hpp>
@@ -287,6 +288,29 @@ TEST_F(SealedSession, ALaterPlanWithoutRoomLeavesTheOneInForce) {
     lossOfStep(session, step);
   auto isKept = [](const std::string &text) { return text.find("the plan in force") != std::string::npos; };
   EXPECT_EQ(std::ranges::count_if(said, isKept), 1) << "nobody tried to plan again";
+}
+
+// So does a step that is aborted, behind which a plan is begun again, and made anew where that finds other room.
+TEST_F(SealedSession, AStepThatIsAbortedEndsNoRunWithoutRoomForAnotherPlan) {
+  std::vector<float> free = expected();
+  for (bool holds : {false, true}) {
+    SCOPED_TRACE(holds);
+    DeviceRef device = open(budget);
+    Session session = makeSession(device, model(), [](const std::string &) {});
+    std::vector<float> losses{lossOfStep(session, 0)};
+    DeviceMemory &memory = device->memory();
+    memory.resetPeak();
+    losses.push_back(lossOfStep(session, 1));
+    diskTier(*device)->require({.spareBytes = memory.budget(Space::Disk) - memory.peakBytes(Space::Disk)});
+    Tensor held = holds ? Tensor::zeros(device, TensorDesc({256}, ElementType::f32)) : Tensor(); // other room
+    TensorMap batch{{"x", Tensor::onHost(device, {256, 64}, ElementType::f32)}};
+    std::fill_n(batch["x"].data<float>(), batch["x"].elementCount(), std::numeric_limits<float>::quiet_NaN());
+    EXPECT_EQ(errorOf([&] { session.step(batch, 1e-3); }).first, ErrorCode::NanLoss);
+    losses.push_back(lossOfStep(session, 2));
+    std::vector<float> parameters = parametersOf(session);
+    losses.insert(losses.end(), parameters.begin(), parameters.end());
+    EXPECT_TRUE(sameBits(losses, free));
+  }
 }
 
 TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
