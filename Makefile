@@ -36,8 +36,7 @@ GRAPHS := 1000
 RANK_RUNS := 2000
 check-long: build
 	@env -u SEGUE_SEED $(PYTHON) tools/unit.py --build $(BUILD)
-	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(addprefix test/python/, \
-	  test_ops.py test_embedding.py test_cuda_slabs.py test_invariance.py test_loop_budget.py test_ptx.py test_disk_budget.py)
+	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(shell grep -l "^from sample import" test/python/test_*.py)
 	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_GRAPHS=$(GRAPHS) $(BUILD)/bin/SegueRandomGraphTests --gtest_filter='*RandomGraphTest*'
