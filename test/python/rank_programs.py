@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from models import GPT, GPTConfig, GPTFirst, GPTLast  # noqa: E402
 from models.gpt import Block  # noqa: E402
+from models.lora import LoraLinear  # noqa: E402
 
 ROWS, WIDTH = 4, 16
 
@@ -117,6 +118,43 @@ MODES = {
     "by a plan": {"device": "sim:streams,dram=1MiB,pinned=64MiB,threads=1,adversarial=3", "config": {"memory": {"stagehand": {
         "activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}}}},
 }
+
+
+class Adapters(nn.Module):
+    """Four frozen layers with adapters, whose factors say how large their gradients are."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.h = nn.ModuleList(LoraLinear(nn.Linear(64, 64), 4, scale) for scale in (0.02, 1.0, 0.05, 2.0))
+        for layer in self.h:
+            nn.init.normal_(layer.b.weight, std=0.1)
+
+    def forward(self, x, targets):
+        for layer in self.h:
+            x = x + nn.functional.gelu(layer(x))
+        return ((x - targets) ** 2).mean()
+
+
+def forms(slab, **options):
+    """Losses, forms and a digest of a run that chooses the forms of a slab's weights by the gradients of all ranks."""
+    def part(step, of):
+        generator = torch.Generator().manual_seed(1000 * step + of)
+        return torch.randn(8, 64, generator=generator), torch.randn(8, 64, generator=generator)
+
+    config = {"memory": {"stagehand": {
+        "telemetry_enabled": False, "prefetch_window_blocks": 1, "vram_high_watermark_mb": 0.5, "vram_low_watermark_mb": 0.3,
+        "squareq_slab_path": f"{slab}.safetensors", "squareq_manifest_path": f"{slab}.manifest.json",
+        "selective_precision": {"enabled": True, "warmup_steps": 4, "update_interval_steps": 4, "min_steps_between_switches": 4,
+                                "calibration_samples": 1, "telemetry_file": "precision.jsonl"}}}}
+    more = {"distributed": "ddp"} if ranks() > 1 else {"grad_accumulation": 2}
+    trainer = trainer_of(segue.compile(Adapters(), part(0, 0), name="net"), device="sim:dram=8MiB,pinned=8MiB,link=4GB/s,threads=1", config=config,
+                         **more | options)
+    losses = []
+    for step in range(14):
+        parts = [part(step, trainer.rank)] if ranks() > 1 else [part(step, 0), part(step, 1)]
+        losses.append(trainer.step(*(torch.cat(each) for each in zip(*parts))).hex())
+    return {"losses": losses, "forms": {unit["name"]: unit["precision"] for unit in trainer.precision()["units"]}, "digest": digest(trainer)}
 
 
 def gpt(device, seed=0):

@@ -26,12 +26,13 @@ import torch
 import torch.distributed as dist
 import warm
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.distributed import checkpoint
 
 import segue
 
 ROOT = Path(__file__).resolve().parents[2]
+RUN = os.environ.get("SEGUE_RUN", str(ROOT / "build" / "bin" / "segue-run"))
 TWO = 2
 #: What an error of the transport begins with: the tensor that was to be sent is named where there was one.
 FAILED = r"RANK_FAILED: (f32\[.*\] was never written: a sum over ranks: )?"
@@ -117,6 +118,19 @@ def test_two_ranks_are_one_with_two_batches(ranks, alone, tmp_path):
     records = [json.loads(line) for line in (tmp_path / "rank0/activations.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
     assert [path.name for path in (tmp_path / "rank1").iterdir()] == []
+
+
+def test_forms_are_those_of_one_rank_with_all_batches(ranks, alone, tmp_path):
+    """Selective Precision decides alike on every rank, and the first alone writes."""
+    save_file({n: p.detach() for n, p in programs.Adapters().named_parameters() if ".base." in n}, tmp_path / "base.safetensors")
+    subprocess.run([RUN, "quantize", tmp_path / "base.safetensors", "-o", tmp_path / "slab"], check=True, timeout=60, capture_output=True)
+    with ranks("forms", slab=str(tmp_path / "slab")) as group:
+        found = same(group.results())
+    expected = alone("forms", slab=str(tmp_path / "slab"))
+    assert found == expected and {"int8", "bf16"} == set(found["forms"].values())
+    decided = lambda path: [json.loads(line) | {"timestamp": 0} for line in path.read_text().splitlines()]  # noqa: E731
+    assert decided(tmp_path / "rank0/precision.jsonl") == decided(tmp_path / "precision.jsonl")
+    assert not (tmp_path / "rank1/precision.jsonl").exists()
 
 
 def test_masks_are_those_of_one_rank_with_all_batches(ranks, alone):

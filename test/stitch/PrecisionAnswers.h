@@ -43,6 +43,23 @@ inline std::string messageOf(auto &&call) {
   return "nothing was thrown";
 }
 
+/// Flips a bit of a weight's bytes without a trace in the file's times.
+inline void damage(const std::filesystem::path &slab, const std::string &layer) {
+  auto time = std::filesystem::last_write_time(slab);
+  std::fstream file(slab, std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t length = 0;
+  file.read(reinterpret_cast<char *>(&length), 8);
+  std::string header(length, ' ');
+  file.read(header.data(), std::streamsize(length));
+  uint64_t at = 8 + length + Json::parse(header)[layer + ".qweight"]["data_offsets"][0].get<uint64_t>() + 77;
+  file.seekg(std::streamoff(at));
+  char byte = char(file.get());
+  file.seekp(std::streamoff(at));
+  file.put(char(byte ^ 0x10));
+  file.close();
+  std::filesystem::last_write_time(slab, time);
+}
+
 inline void expectPart(const std::string &text, const std::string &part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }

@@ -528,3 +528,46 @@ TEST(RankModes, UpdatesInBackwardAreRefusedOnAll) {
   EXPECT_EQ(thrown[0], thrown[1]);
   EXPECT_NE(thrown[0].find("compile it without in-backward"), std::string::npos) << thrown[0];
 }
+
+/// Fails in the first block of an optimizer.
+namespace {
+struct FailsInOptimizer final : ForwardEvents {
+  bool isOn = false;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::BlockBegin &begin) {
+    if (isOn && begin.program.name() == "optimizer")
+      throw Error(ErrorCode::TransferFailed, "a test wants no update");
+  }
+  void on(const auto &) {}
+};
+} // namespace
+
+// When all have agreed to update, no rank can take that back: one whose update fails ends the others, which would wait for
+// its parameters, or go on with others than it has, though its program goes on.
+TEST(RankModes, ARankWhoseUpdateFailsEndsTheOthers) {
+  for (Sharding sharding : ofWholeModels)
+    for (int bad : {0, 1}) {
+      SCOPED_TRACE(std::string(name(sharding)) + ", rank " + std::to_string(bad));
+      std::atomic<bool> hasEnded = false;
+      std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+        FailsInOptimizer fails;
+        SessionOptions options = optionsOf({"", ""});
+        options.events = &fails;
+        options.collectives = rank.together;
+        options.sharding = sharding;
+        Session session(rank.device, {{"deep", binary()}}, std::move(options));
+        setValues(session);
+        trainNorms(session, 2, rank.number(), 1);
+        fails.isOn = rank.number() == bad;
+        auto [code, what] = errorOf([&] { trainNorms(session, 4, rank.number(), 1); });
+        EXPECT_EQ(code, rank.number() == bad ? ErrorCode::StateTorn : ErrorCode::RankFailed) << what;
+        EXPECT_NE(what.find("a test wants no update"), what.npos) << what;
+        if (rank.number() != bad)
+          hasEnded = true;
+        for (int i = 0; i < 2000 && !hasEnded; ++i)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        EXPECT_TRUE(hasEnded) << "the other one waits until this one's program ends";
+      });
+      EXPECT_EQ(thrown, nothing(2));
+    }
+}

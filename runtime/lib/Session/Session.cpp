@@ -54,8 +54,10 @@ std::vector<Module> makeModules(const DeviceRef &device, std::vector<SessionModu
 static Config withoutFiles(const Config &config) {
   return silentConfig(config, [&](Json &stagehand) {
     constexpr const char *precision = "selective_precision";
-    if (Json given = config.json("memory.stagehand"); given.contains(precision))
+    if (Json given = config.json("memory.stagehand"); given.contains(precision)) {
       stagehand[precision] = given[precision];
+      stagehand[precision]["telemetry_enabled"] = false;
+    }
   });
 }
 
@@ -564,8 +566,10 @@ double Session::forwardBackward(const TensorMap &batch) {
   State &s = *state_;
   std::optional<double> badLoss;
   try {
-    if (!s.waiting && s.announced.empty())
+    if (!s.waiting && s.announced.empty()) {
+      s.calibrateIfNeeded(std::span(&batch, 1));
       s.beginShared({});
+    }
     s.requireTrainable();
     s.checkInBackward();
     if (s.sharesGradients() && s.announced.empty())
@@ -573,8 +577,6 @@ double Session::forwardBackward(const TensorMap &batch) {
                                               "steps: give all batches to step()");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
-      if (calibrationSamples())
-        s.precision->calibrate(std::span(&batch, 1));
       if (s.announced.empty()) {
         State::StepSizes guess(std::max<size_t>(s.plannedFor.size(), 1), s.sizes);
         s.prepareStreamed(guess, std::span(&batch, 1));
@@ -711,14 +713,10 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
-  if (calibrationSamples()) {
-    state_->requireWhole();
-    state_->requireValues();
-    state_->precision->calibrate(microBatches);
-  }
   State::StepSizes step;
   state_->cause.reset();
   try {
+    state_->calibrateIfNeeded(microBatches);
     state_->beginShared(microBatches);
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);

@@ -395,6 +395,8 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
       s.runOptimizer(plan, std::move(tensors));
       writing = true;
     } catch (const std::exception &error) {
+      if (s.isShared()) // the others have agreed to update, and some wait for what this rank was to send
+        s.options.collectives->abandon(error.what());
       s.abort();
       if (!hasBegun || (!writing && refusedAtOnce(error)))
         throw;

@@ -31,6 +31,11 @@ struct Session::State::Host final : PrecisionHost {
       giveBack(tensor);
   }
   void settle(bool givesRing) override { givesRing ? s.streamed->release() : s.flush(); }
+  int rank() const override { return isShared() ? s.options.collectives->rank() : 0; }
+  bool isShared() const override { return s.isShared(); }
+  std::vector<std::string> exchange(std::string_view what, std::string_view message) override {
+    return s.options.collectives->exchange(what, message);
+  }
 
   State &s;
 };
@@ -54,11 +59,34 @@ void Session::calibrate(std::span<const TensorMap> batches) {
     throw Error(ErrorCode::InvalidArgument, "calibrate: gradients wait for the optimizer; calibrate between steps");
   if (batches.empty())
     throw Error(ErrorCode::InvalidArgument, "calibrate: no batch was given; at least one is needed");
-  s.requireWhole();
-  s.requireValues();
-  s.flush();
-  if (calibrationSamples())
-    s.precision->calibrate(batches);
+  s.calibrateIfNeeded(batches);
+}
+
+void Session::State::calibrateIfNeeded(std::span<const TensorMap> batches) {
+  if (!precision || !device->hasBytes() || !precision->calibrationSamples())
+    return;
+  requireWhole();
+  requireValues();
+  flush();
+  precision->calibrate(batches);
+  hasAgreed = false; // each rank has measured batches of its own
+}
+
+void Session::State::takePrecisionOfRank0() {
+  if (!precision)
+    return;
+  std::vector<std::string> states = options.collectives->exchange("the state of precision", precision->saveState());
+  if (options.collectives->rank() != 0)
+    precision->takeState(states[0]);
+}
+
+void Session::State::takePrecisionWords(const std::vector<StepWord> &words) {
+  if (!precision)
+    return;
+  std::vector<std::string> told;
+  for (const StepWord &word : words)
+    told.push_back(word.precision);
+  precision->takeWords(told);
 }
 
 } // namespace segue::inline runtime

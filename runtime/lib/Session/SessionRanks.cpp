@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Hash.h"
+#include "../Services/Actors/PrecisionActor.h"
 #include "GradientSum.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
@@ -43,9 +44,9 @@ void Session::State::checkCanBeShared() const {
   if (isSharded() && std::ranges::any_of(plans, &OptimizerPlan::isInForward))
     refuse("ranks that have states of some parameters alone send the others what they have updated, and a module was "
            "compiled with its optimizer in forward; compile it without in-forward");
-  if (precision)
-    refuse("Selective Precision chooses forms by what one rank has measured, and several ranks would choose apart; turn "
-           "it off");
+  if (precision && (isGathered() || isPipelined()))
+    refuse("Selective Precision chooses forms of blocks by what every rank finds in all of them, and ranks that gather "
+           "parameters (zero3) or run some modules (pipeline) have not all; train by another strategy, or turn it off");
 }
 
 /// Returns a hash of what batches hold, by which ranks find out that they have the same.
@@ -72,7 +73,10 @@ void Session::State::beginShared(std::span<const TensorMap> batches) {
   StepWord own{.wantsToAgree = !hasAgreed, .batches = int64_t(batches.size())};
   if (isPipelined() && device->hasBytes())
     own.batchHash = hashOfBatches(batches);
+  if (precision)
+    own.precision = precision->word();
   std::vector<StepWord> words = meetOnce(own);
+  takePrecisionWords(words);
   requireSameBatches(words);
   for (size_t rank = 1; rank < words.size() && isGathered(); ++rank)
     if (words[rank].batches != words[0].batches) {
@@ -142,6 +146,7 @@ Json Session::State::trainedAsJson() const {
     messages.push_back(message.slots);
   told["the norm that gradients are clipped to"] = options.maxGradNorm;
   told["the scale of the loss"] = lossScale();
+  told["Selective Precision"] = precision ? precision->agreed() : Json();
   told["the number of steps taken"] = step;
   return told;
 }
@@ -250,6 +255,7 @@ void Session::State::takeValuesOfRank0() {
   if (isPipelined())
     shareTied();
   settle();
+  takePrecisionOfRank0();
   if (residency && takesStates)
     residency->homesWritten(); // what lies on the device is of the states before
   if (taken && options.log)
@@ -285,7 +291,7 @@ static std::string textOf(const StepWord &word) {
     losses.push_back(std::bit_cast<uint64_t>(loss));
   return textOf(Json::array({word.hasFailed, word.isOverflowed, word.holdsGradients, word.wantsToAgree, word.batches,
                              std::bit_cast<uint64_t>(word.lossSum), std::bit_cast<uint64_t>(word.gradNorm), word.rates,
-                             word.why, hexOf(word.squares), word.isEcho, losses, word.batchHash}));
+                             word.why, hexOf(word.squares), word.isEcho, losses, word.batchHash, word.precision}));
 }
 
 static StepWord wordOf(const std::string &text) {
@@ -295,7 +301,7 @@ static StepWord wordOf(const std::string &text) {
     losses.push_back(std::bit_cast<double>(loss.get<uint64_t>()));
   return {told[0], told[1], told[2], told[3], told[4], std::bit_cast<double>(told[5].get<uint64_t>()),
           std::bit_cast<double>(told[6].get<uint64_t>()), told[7].get<std::vector<double>>(), told[8],
-          numbersOf(told[9]), told[10], std::move(losses), told[12]};
+          numbersOf(told[9]), told[10], std::move(losses), told[12], told[13]};
 }
 
 /// Returns the words of all ranks, or throws where one has failed.
@@ -419,7 +425,11 @@ int64_t Session::State::addOverRanks(StepResult &result) {
   }
   int64_t batches = 0;
   double losses = 0;
-  for (const StepWord &word : meetOnce(own)) {
+  if (precision)
+    own.precision = precision->word();
+  std::vector<StepWord> words = meetOnce(own);
+  takePrecisionWords(words);
+  for (const StepWord &word : words) {
     batches += word.batches;
     losses += word.lossSum;
     isOverflowed |= word.isOverflowed;

@@ -49,6 +49,8 @@ struct StepWord {
   /// batches that the rank was given.
   std::vector<double> losses;
   uint64_t batchHash = 0;
+  /// What Selective Precision says (PrecisionActor::word).
+  std::string precision;
 };
 
 struct Session::State {
@@ -327,6 +329,12 @@ struct Session::State {
   /// The session as Selective Precision sees it.
   struct Host;
   void startPrecision();
+  /// Measures what forms change, on such batches, if that is to be known before the first step and is not.
+  void calibrateIfNeeded(std::span<const TensorMap> batches);
+  /// Has every rank decide about forms from the state of rank 0 on.
+  void takePrecisionOfRank0();
+  /// Has Selective Precision take what that of each rank has said in a meeting.
+  void takePrecisionWords(const std::vector<StepWord> &words);
 
   DeviceRef device;
   SessionOptions options;

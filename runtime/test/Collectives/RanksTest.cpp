@@ -441,7 +441,7 @@ TEST_P(RanksTest, ARankWithoutValuesIsNamed) {
 }
 
 // A config that one rank would be refused is refused on all, though only the first leaves its files.
-TEST(Ranks, SelectivePrecisionIsRefusedOnAll) {
+TEST(Ranks, SelectivePrecisionWithoutItsServiceIsRefusedOnAll) {
   std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
     SessionOptions options{.collectives = rank.together};
     options.config = Config::parse(R"({"memory": {"stagehand": {"selective_precision": {"enabled": true}}}})", "test");

@@ -37,6 +37,13 @@ public:
   /// Makes the values of the host those on the device. With `givesRing`, the streamer's
   /// ring is free until the next step.
   virtual void settle(bool givesRing) = 0;
+
+  /// Returns the number of this rank among those that train together; 0 of a session alone.
+  virtual int rank() const = 0;
+  /// Returns true if there are several.
+  virtual bool isShared() const = 0;
+  /// Returns what each of them says about `what`, between two steps' meetings: all call this.
+  virtual std::vector<std::string> exchange(std::string_view what, std::string_view message) = 0;
 };
 
 class PrecisionActor : public EventSink {
@@ -72,6 +79,18 @@ public:
   /// empty text is that of a run without Selective Precision, which begins anew, with a
   /// warning. Throws FileCorrupt, VersionUnsupported.
   virtual std::function<void()> prepareState(const std::string &text) = 0;
+
+  // Ranks that train together decide alike, each by the events of all.
+
+  /// Returns what has to be the same on every rank: the keys that decide, the units and their forms.
+  virtual Json agreed() const = 0;
+  /// Takes the state of rank 0 before the first step, in which all have what that one has measured.
+  virtual void takeState(const std::string &text) = 0;
+  /// Returns what this rank says when ranks meet: norms of gradients that it has collected, forms that it could not
+  /// read, the loss that ended its last step. It stays to be said until takeWords() is called.
+  virtual std::string word() = 0;
+  /// Takes what all ranks have said, this one too, in their order.
+  virtual void takeWords(std::span<const std::string> words) = 0;
 };
 
 } // namespace segue::inline runtime

@@ -134,7 +134,7 @@ void SelectivePrecisionActor::calibrated(Precision form, std::span<const std::op
   }
   if (Json state = policy().saveState(); state["step"] == -1)
     initial_ = std::move(state);
-  if (units != namesWith(form))
+  if (units != namesWith(form) || host_->rank() != 0)
     return; // a unit was refused: its slab is damaged, and nothing of it is kept
   try {
     saveCalibration(cachePath(form), fingerprint(form, samples), units, known);
@@ -213,21 +213,24 @@ void SelectivePrecisionActor::stepEnded(double loss) {
   loss_ = loss;
   TensorMap batch = std::move(lastBatch_);
   lastBatch_.clear();
-  if (batch.empty())
+  if (!wantsErrors()) // any more, if it did: forms may have failed since
     return;
   std::set<BlockCalibration::UnitForm> wanted;
   for (size_t i = 0; i < plan_.units.size(); ++i)
     if (isEligible(plan_.units[i], inForce_[i]))
       wanted.insert({i, inForce_[i]});
+  precision_calls::Calibration measured;
   try {
     host_->settle(/*givesRing=*/false);
     BlockCalibration calibration(host_->modules(), plan_, wanted);
     host_->withBatch(batch, [&](const PrecisionHost::Values &values) { calibration.sample(values); });
     for (const auto &[unit, form] : wanted)
       if (auto error = calibration.errors(form)[unit])
-        policy_->tell(precision_calls::observe, nameOf(unit), form, AnyNumber{*error});
+        measured.errors.push_back({nameOf(unit), form, *error});
   } catch (const Error &) { // one that cannot be made is left out: the step has been taken
   }
+  for (const precision_calls::UnitError &each : errorsOfLastRank(measured).errors)
+    policy_->tell(precision_calls::observe, each.unit, each.form, AnyNumber{each.error});
   giveRoomBack();
 }
 

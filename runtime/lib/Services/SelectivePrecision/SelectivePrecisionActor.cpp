@@ -208,17 +208,16 @@ void SelectivePrecisionActor::formFailed(const std::string &name, const Error &e
     if (plan_.units[i].unit.name != name)
       continue;
     // A lack of memory says nothing about the form: the next decision tries again.
-    if (error.code() == ErrorCode::DeviceOom) {
-      inForce_[i] = Precision::Bf16;
-      return policy_->tell(precision_calls::postpone, nameOf(i), step_ - 1);
-    }
-    refused(i, error);
+    if (error.code() == ErrorCode::DeviceOom)
+      failed({i, step_ - 1, /*isRefused=*/false});
+    else
+      refused(i, error);
+    return;
   }
 }
 
 void SelectivePrecisionActor::refused(size_t unit, const Error &error) {
-  inForce_[unit] = Precision::Bf16;
-  policy_->tell(precision_calls::refuse, nameOf(unit), step_);
+  failed({unit, step_, /*isRefused=*/true});
   warnOnce("selective precision: \"" + plan_.units[unit].unit.name + "\" goes back to bf16: " + error.what());
 }
 
@@ -253,10 +252,11 @@ void SelectivePrecisionActor::on(const event::Statistics &result) {
     }
 }
 
-void SelectivePrecisionActor::collect(const Collection &collection) {
-  statistics_.assign(plan_.units.size(), std::nullopt);
+/// Returns the norms of one backward by unit, nothing for a unit without gradients.
+SelectivePrecisionActor::Norms SelectivePrecisionActor::normsOf(const Collection &collection) const {
+  std::vector<std::optional<GradientStatistics>> statistics(plan_.units.size());
   for (const Part &part : collection) {
-    std::optional<GradientStatistics> &of = statistics_[part.unit];
+    std::optional<GradientStatistics> &of = statistics[part.unit];
     if (!of)
       of.emplace();
     try {
@@ -266,10 +266,17 @@ void SelectivePrecisionActor::collect(const Collection &collection) {
       of->squares = std::numeric_limits<double>::quiet_NaN();
     }
   }
-  precision_calls::Norms norms;
-  for (size_t i = 0; i < statistics_.size(); ++i)
-    norms.l2[nameOf(i)] = statistics_[i] ? std::optional(statistics_[i]->l2()) : std::nullopt;
-  policy_->tell(precision_calls::stats, step_, norms);
+  Norms norms;
+  for (const std::optional<GradientStatistics> &each : statistics)
+    norms.push_back(each ? std::optional(each->l2()) : std::nullopt);
+  return norms;
+}
+
+void SelectivePrecisionActor::tellNorms(const Norms &norms) {
+  precision_calls::Norms byName;
+  for (size_t i = 0; i < norms.size(); ++i)
+    byName.l2[nameOf(i)] = norms[i];
+  policy_->tell(precision_calls::stats, step_, byName);
 }
 
 void SelectivePrecisionActor::endStep() {
@@ -277,7 +284,7 @@ void SelectivePrecisionActor::endStep() {
     return;
   for (const Collection &collection : collections_)
     if (!collection.empty())
-      collect(collection);
+      tellNorms(normsOf(collection));
   collections_.clear();
   if (loss_)
     policy_->tell(precision_calls::loss, step_, AnyNumber{*loss_});
@@ -323,7 +330,11 @@ void SelectivePrecisionActor::on(const event::StepAbort &) {
 }
 
 void SelectivePrecisionActor::lossOfAborted(double loss) {
-  if (policy_ && context_.device->hasBytes())
+  if (!policy_ || !context_.device->hasBytes())
+    return;
+  if (host_->isShared())
+    lostLoss_ = {step_, loss};
+  else
     policy_->tell(precision_calls::loss, step_, AnyNumber{loss});
 }
 
@@ -339,6 +350,8 @@ std::string SelectivePrecisionActor::saveState() const {
 std::function<void()> SelectivePrecisionActor::prepared(const Json &state) {
   return [this, state, commit = policy_->unrecorded().prepareState(state)] {
     commit();
+    failedForms_.clear();
+    lostLoss_.reset();
     policy_->note(precision_calls::restore, state);
   };
 }

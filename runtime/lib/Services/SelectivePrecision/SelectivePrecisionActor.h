@@ -47,6 +47,10 @@ public:
   void lossOfAborted(double loss) override;
   std::string saveState() const override;
   std::function<void()> prepareState(const std::string &text) override;
+  Json agreed() const override;
+  void takeState(const std::string &text) override;
+  std::string word() override;
+  void takeWords(std::span<const std::string> words) override;
 
   void receive(const Event &event) override { deliver(*this, event); }
   void on(const event::PhaseBegin &begin);
@@ -61,6 +65,14 @@ private:
     Tensor values;
   };
   using Collection = std::vector<Part>;
+  using Norms = std::vector<std::optional<double>>;
+  /// A low form of a unit that could not be read in a step, and is refused, or postponed.
+  struct FailedForm {
+    size_t unit;
+    int64_t step;
+    bool isRefused;
+    auto operator<=>(const FailedForm &) const = default;
+  };
   /// A backward program and its module.
   using Backward = std::pair<Program, std::string>;
 
@@ -86,7 +98,13 @@ private:
   std::filesystem::path cachePath(Precision form) const;
   std::vector<std::string> namesWith(Precision form) const;
   const Slab *slabOf(Precision form) const;
-  void collect(const Collection &collection);
+  /// Has the unit go on in bf16. Other ranks hear of it.
+  void failed(const FailedForm &form);
+  void takeFailed(const FailedForm &form);
+  Norms normsOf(const Collection &collection) const;
+  void tellNorms(const Norms &norms);
+  /// Returns what the last rank has measured in the place of what this rank has.
+  precision_calls::Calibration errorsOfLastRank(const precision_calls::Calibration &own) const;
   void endStep();
   void logChanges(const PrecisionDecision &decision);
   void warnOnce(const std::string &text);
@@ -120,8 +138,10 @@ private:
   std::vector<Collection> collections_;
   /// The number of times that a program has returned an output in the collection.
   std::map<std::tuple<const void *, size_t, uint32_t>, size_t> returned_;
-  std::vector<std::optional<GradientStatistics>> statistics_;
   std::optional<double> loss_;
+  /// What the other ranks have not heard yet: forms that failed here, and the loss that ended a step, with its number.
+  std::vector<FailedForm> failedForms_;
+  std::optional<std::pair<int64_t, double>> lostLoss_;
   /// Copies of the batch, if the step that ends measures errors.
   TensorMap lastBatch_;
 };

@@ -1,0 +1,194 @@
+//===- PrecisionRanksTest.cpp - ranks choose the same forms ---------------===//
+//
+// Licensed under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Two ranks train adapters over a slab, each with batches of its own: forms, losses and
+// parameters are those of one rank with the batches of both, and what one rank finds out
+// about a form the other knows.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Collectives/OnRanks.h"
+#include "PrecisionAnswers.h"
+#include "segue/runtime/Device/Device.h"
+#include "segue/runtime/Transfer/ToLayout.h"
+#include <cmath>
+#include <limits>
+
+using namespace segue;
+using namespace segue::test;
+
+namespace {
+/// What a run leaves: losses and norms of its steps, the trained parameters, the state of the decisions.
+struct Course {
+  std::vector<double> numbers;
+  std::vector<float> parameters;
+  std::string state;
+};
+
+struct PrecisionRanks : testing::TestWithParam<const char *> {
+  PrecisionRanks() { loraBinary(); } // before there are several threads
+};
+} // namespace
+INSTANTIATE_TEST_SUITE_P(All, PrecisionRanks,
+                         testing::Values("cpu:threads=1", "sim:dram=4MiB,pinned=8MiB,threads=1,link=4GB/s,latency=2us",
+                                         "sim:streams,dram=4MiB,pinned=8MiB,threads=1,adversarial=2"));
+
+static std::vector<TensorMap> batchesOf(const DeviceRef &device, int64_t step, int first, int count) {
+  std::vector<TensorMap> batches;
+  for (int batch = first; batch < first + count; ++batch)
+    batches.push_back(loraBatch(device, 2 * step + batch));
+  return batches;
+}
+
+/// Trains up to step `to` with `count` batches from `first` on.
+static void train(Session &session, Course &course, int64_t to, int first, int count) {
+  while (session.stepCount() < to) {
+    StepResult result = session.step(batchesOf(session.device(), session.stepCount(), first, count), 1e-3);
+    course.numbers.push_back(result.loss);
+    course.numbers.push_back(result.gradNorm);
+  }
+  course.parameters.clear();
+  for (const ParameterInfo &info : session.parameters())
+    if (info.trained)
+      std::ranges::copy(values(session.parameter(info.key)), std::back_inserter(course.parameters));
+  course.state = session.services()->precisionState();
+}
+
+static Session sessionOf(Rank &rank, const std::string &config, SessionOptions options = {}) {
+  options.collectives = rank.together;
+  return loraSession(rank.device, config, std::move(options));
+}
+
+static void expectEqual(const Course &a, const Course &b) {
+  EXPECT_EQ(a.numbers, b.numbers);
+  EXPECT_TRUE(a.parameters == b.parameters);
+  EXPECT_EQ(a.state, b.state);
+}
+
+TEST_P(PrecisionRanks, ChooseTheFormsOfOneRankWithAllBatches) {
+  constexpr int64_t steps = 32;
+  LoraFolder alone;
+  Course expected;
+  Session session = loraSession(Device::open(GetParam()), precisionConfig(alone, dynamicPrecision(alone), "", 0.3));
+  train(session, expected, steps, 0, 2);
+  ASSERT_EQ(precisionOf(session, "h.0"), "int8");
+  ASSERT_EQ(precisionOf(session, "h.4"), "bf16");
+  for (Sharding sharding : {Sharding::None, Sharding::States, Sharding::Gradients}) {
+    SCOPED_TRACE(name(sharding));
+    LoraFolder folder;
+    std::vector<Course> courses(2);
+    EXPECT_EQ(onRanks(2, GetParam(),
+                      [&](Rank &rank) {
+                        Session own = sessionOf(rank, precisionConfig(folder, dynamicPrecision(folder), "", 0.3),
+                                                {.sharding = sharding});
+                        train(own, courses[size_t(rank.number())], steps, rank.number(), 1);
+                      },
+                      {.seed = 3}),
+              nothing(2));
+    for (const Course &course : courses)
+      expectEqual(course, expected);
+    EXPECT_EQ(linesOf(folder.path / "precision.jsonl"), linesOf(alone.path / "precision.jsonl")) << "of one rank alone";
+  }
+}
+
+// Accumulated gradients, and a checkpoint in mid-run from which other ranks go on.
+TEST_P(PrecisionRanks, GoOnFromACheckpointOfOneRank) {
+  LoraFolder folder;
+  std::string config = precisionConfig(folder, dynamicPrecision(folder), "", 0.3);
+  std::filesystem::path checkpoint = folder.path / "checkpoint.safetensors";
+  Course expected;
+  Session alone = loraSession(Device::open(GetParam()), config);
+  train(alone, expected, 17, 0, 2);
+  alone.save(checkpoint);
+  expected.numbers.clear();
+  train(alone, expected, 28, 0, 2);
+  std::vector<Course> courses(2);
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      Session own = sessionOf(rank, config);
+                      own.load(checkpoint);
+                      Course &course = courses[size_t(rank.number())];
+                      while (own.stepCount() < 28) {
+                        own.forwardBackward(batchesOf(rank.device, own.stepCount(), rank.number(), 1).front());
+                        StepResult result = own.optimize(1e-3);
+                        course.numbers.push_back(result.loss);
+                        course.numbers.push_back(result.gradNorm);
+                      }
+                      train(own, course, 28, 0, 0);
+                    }),
+            nothing(2));
+  for (const Course &course : courses)
+    expectEqual(course, expected);
+}
+
+// A form that one rank cannot read is given up on both, as a decision of all.
+TEST_P(PrecisionRanks, AFormThatOneRankCannotReadIsRefusedOnBoth) {
+  LoraFolder whole, damaged;
+  damage(damaged.path / "int8.safetensors", "h.1.fc");
+  std::vector<Course> courses(2);
+  std::vector<std::string> forms(2), reasons(2);
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      LoraFolder &folder = rank.number() ? damaged : whole;
+                      SessionOptions options{.warn = [](const std::string &) {}};
+                      Session own = sessionOf(
+                          rank, precisionConfig(folder, dynamicPrecision(folder, R"(, "run_calibration": false)"), "", 0.3),
+                          options);
+                      train(own, courses[size_t(rank.number())], 12, rank.number(), 1);
+                      forms[size_t(rank.number())] = precisionOf(own, "h.1") + precisionOf(own, "h.3");
+                      reasons[size_t(rank.number())] =
+                          own.services()->precisionRecord()["block_details"]["h.1"]["reason"].get<std::string>();
+                    }),
+            nothing(2));
+  expectEqual(courses[0], courses[1]);
+  EXPECT_EQ(forms, std::vector<std::string>(2, "bf16int8"));
+  EXPECT_EQ(reasons, std::vector<std::string>(2, "quarantine"));
+}
+
+// The loss that is none on one rank takes decisions back on both, and the step is taken again with other batches.
+TEST_P(PrecisionRanks, ALossThatIsNoneOnOneRankTakesFormsBackOnBoth) {
+  LoraFolder folder;
+  for (int bad : {0, 1}) {
+    std::vector<Course> courses(2);
+    std::vector<int> rollbacks(2), lowBefore(2), lowAfter(2);
+    EXPECT_EQ(onRanks(2, GetParam(),
+                      [&](Rank &rank) {
+                        auto own = size_t(rank.number());
+                        Session session =
+                            sessionOf(rank, precisionConfig(folder, dynamicPrecision(folder, R"(, "warmup_steps": 10)"), "", 0.3));
+                        train(session, courses[own], 12, rank.number(), 1);
+                        lowBefore[own] = precisionOf(session, "h.0") == "int8";
+                        std::vector<TensorMap> batches = batchesOf(rank.device, 12, rank.number(), 1);
+                        if (rank.number() == bad)
+                          batches[0]["x"].data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+                        EXPECT_THROW(session.step(batches, 1e-3), Error);
+                        train(session, courses[own], 16, rank.number(), 1);
+                        lowAfter[own] = precisionOf(session, "h.0") == "int8";
+                        rollbacks[own] = session.services()->precisionRecord()["rollbacks"].get<int>();
+                      }),
+              nothing(2));
+    expectEqual(courses[0], courses[1]);
+    EXPECT_EQ(lowBefore, std::vector(2, 1));
+    EXPECT_EQ(lowAfter, std::vector(2, 0)) << "in quarantine";
+    EXPECT_EQ(rollbacks, std::vector(2, 1));
+  }
+}
+
+// Ranks that would decide by other rules, or have other forms, are told before the first step.
+TEST(PrecisionRankRules, RulesThatDifferAreNamed) {
+  loraBinary();
+  LoraFolder folder;
+  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    std::string more = rank.number() ? R"(, "history_window": 4)" : "";
+    Session own = sessionOf(rank, precisionConfig(folder, dynamicPrecision(folder, more)));
+    own.step(loraBatch(rank.device, rank.number()), 1e-3);
+  });
+  for (const std::string &each : thrown) {
+    expectPart(each, "Selective Precision differs: rank 0 has");
+    expectPart(each, "history_window");
+  }
+}
