@@ -542,6 +542,33 @@ TEST_P(PlannedModeTest, StepsGoOnAfterOneThatIsAborted) {
     EXPECT_EQ(play(SmallRun(deviceOf(least), optionsFor(least)), bad), free) << bad;
 }
 
+// A file lets go of what it keeps ready for a device when it has run on many others: of twins, of other ranks in this
+// process. The constants of a plan's programs stay: they would come back where other blocks are to lie.
+TEST_P(PlannedModeTest, ConstantsOfAPlanStayWhenTheFileRunsOnManyDevices) {
+  uint64_t cap = caps().least;
+  DeviceRef device = deviceOf(cap);
+  Session session(device, {{"deep", binary()}}, optionsFor(cap));
+  for (const ParameterInfo &info : session.parameters())
+    session.setParameter(info.key, randomTensor(device, info.desc.shape, uint32_t(info.key.back())));
+  std::vector<DeviceRef> others;
+  for (size_t i = 0; i < 2 * mostPreparedDevices; ++i)
+    others.push_back(Device::open("cpu:threads=1"));
+  for (int step = 0; step < 3; ++step) {
+    TensorMap batch{{"x", randomTensor(device, {rows, width}, uint32_t(100 * step))}};
+    EXPECT_NO_THROW(session.step(batch, 1e-3));
+    AddressFigures figures = device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    uint64_t held = device->memory().liveBytes(Space::DeviceDram);
+    for (const DeviceRef &other : others) {
+      Module module(other, binary());
+      preparePrograms(other, std::span(&module, 1));
+    }
+    EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), held);
+  }
+  for (const DeviceRef &other : others)
+    releasePrograms(other);
+}
+
 // One line per step with the keys and the invariants of activation-stagehand.md.
 TEST_P(PlannedModeTest, TelemetryIsThatOfTheSpec) {
   ResidencyPlanner plans = planner();

@@ -106,10 +106,10 @@ bool BudgetTrial::trains(uint64_t budgetBytes, States states) {
     takeRanks(same, device);
     Session session(device, std::move(modules), std::move(same));
     session.allocateParameters();
-    std::vector<TensorMap> batches = addTwinBatches(session, sizes, step_.options.wires);
+    BatchesToPlay played = addTwinBatches(session, sizes, step_.options.wires);
     StepResult last; // whoever takes a step may keep what it gave until the next has ended
     for (int step = 0; step < triedSteps; ++step)
-      last = session.step(batches, LearningRates::same(1e-3, session.rateCount()));
+      last = session.step(played.batches, LearningRates::same(1e-3, session.rateCount()));
     peakBytes_ = device->memory().peakBytes(Space::DeviceDram) + lost;
     return true;
   } catch (const Error &error) {

@@ -19,6 +19,8 @@
 #include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Tensor/DramCompactor.h"
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -145,10 +147,13 @@ static uint64_t leftToPlan(MemoryServices &services, const StepToPlan &step) {
   return budget - std::min(budget, staging);
 }
 
-void preparePrograms(const StepToPlan &step) {
-  preparePrograms(step.device, step.modules);
-  for (const std::vector<Module> *modules : step.batches)
-    preparePrograms(step.device, *modules);
+std::vector<Executor> preparePrograms(const StepToPlan &step) {
+  std::vector<Executor> programs = preparePrograms(step.device, step.modules);
+  std::set<const std::vector<Module> *> others(step.batches.begin(), step.batches.end());
+  others.erase(&step.modules);
+  for (const std::vector<Module> *modules : others)
+    std::ranges::move(preparePrograms(step.device, *modules), std::back_inserter(programs));
+  return programs;
 }
 
 static StepProfile profileOf(StepTwin &twin, const MeasuredStep *measured) {
@@ -209,7 +214,7 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
                      std::unique_ptr<TriedPlan> tried) {
   WeightStreamer *weights = services.weights();
   Device &device = *step.device;
-  preparePrograms(step);
+  std::vector<Executor> programs = preparePrograms(step);
   if (weights)
     weights->giveUpRoom();
   if (weights && weights->slots() > weights->leastSlots())
@@ -233,7 +238,8 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
                           .plan = *found.plan,
                           .addresses = std::move(found.addresses),
                           .room = std::move(tried->room),
-                          .bytes = found.bytes + (budget - left)};
+                          .bytes = found.bytes + (budget - left),
+                          .programs = std::move(programs)};
       if (weights) {
         planned.slots = weights->slots();
         planned.openAtOnce = tried->twin.weights()->policy().ring().openAtOnce;
@@ -339,7 +345,7 @@ static uint64_t othersBytes(const StepToPlan &step, const WeightStreamer *weight
 CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   const WeightStreamer *weights = services ? services->weights() : nullptr;
   Device &device = *step.device;
-  preparePrograms(step);
+  std::vector<Executor> programs = preparePrograms(step);
   uint64_t budget = device.memory().budget(Space::DeviceDram);
   if (!services && liveBytes(device) + boundBytes(step) <= budget)
     return {};
@@ -350,7 +356,10 @@ CheckedStep checkStep(const MemoryServices *services, const StepToPlan &step) {
   uint64_t twinRing = twin.weights() ? twin.weights()->ringBytes() : 0;
   auto others = [&] { return othersBytes(step, weights, rest); };
   auto checked = [&](StepFits fits) {
-    CheckedStep found{.fits = fits, .profile = {}, .others = int64_t(liveBytes(device)) - int64_t(rest + twinRing)};
+    CheckedStep found{.fits = fits,
+                      .profile = {},
+                      .others = int64_t(liveBytes(device)) - int64_t(rest + twinRing),
+                      .programs = std::move(programs)};
     if (services && services->checksBudget())
       found.profile = profile;
     return found;

@@ -53,11 +53,14 @@ struct PlannedStep {
   uint64_t bytes = 0;
   /// The slots of the ring, and the most of them that are open at once; 0 without a ring.
   int64_t slots = 0, openAtOnce = 0;
+  /// The programs, whose constants count and lie in the plan's room; see preparePrograms().
+  std::vector<Executor> programs;
 };
 
 /// Makes the programs of a step ready, so that what the device takes for them is there and counts. All are tried before
-/// one for which memory lacks is an error: Device::bytesForPrograms knows of all of them then.
-void preparePrograms(const StepToPlan &step);
+/// one for which memory lacks is an error: Device::bytesForPrograms knows of all of them then. They stay ready as long as the
+/// caller keeps them.
+std::vector<Executor> preparePrograms(const StepToPlan &step);
 
 /// A plan of a step with a ring of so many slots, certified for `room`.
 struct TriedPlan {
@@ -102,6 +105,8 @@ struct CheckedStep {
   /// Nothing if no services check the budget.
   std::optional<StepProfile> profile;
   int64_t others = 0;
+  /// The programs, whose constants count; see preparePrograms().
+  std::vector<Executor> programs;
 };
 
 /// Tries steps on a twin within the budget, if no plan is wanted, with the services that

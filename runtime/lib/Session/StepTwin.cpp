@@ -20,6 +20,7 @@
 #include "segue/runtime/Program/ForwardEvents.h"
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <ranges>
 #include <set>
 #include <tuple>
@@ -154,12 +155,12 @@ public:
                const TwinBatches &batches)
       : wires_(options.wires), session_(device, std::move(modules), std::move(options)) {
     session_.allocateParameters();
-    batches_ = addTwinBatches(session_, batches, wires_);
+    played_ = addTwinBatches(session_, batches, wires_);
   }
 
   const Session &session() const { return session_; }
 
-  void step() override { last_ = session_.step(batches_, LearningRates::same(1e-3, session_.rateCount())); }
+  void step() override { last_ = session_.step(played_.batches, LearningRates::same(1e-3, session_.rateCount())); }
   void forgetResults() override {
     last_ = {};
     session_.finishUpdates();
@@ -170,7 +171,7 @@ public:
 private:
   std::vector<Wire> wires_;
   Session session_;
-  std::vector<TensorMap> batches_;
+  BatchesToPlay played_;
   StepResult last_;
 };
 } // namespace
@@ -241,22 +242,21 @@ TensorMap batchWithoutValues(const DeviceRef &device, std::span<const Module> mo
   return batch;
 }
 
-std::vector<TensorMap> addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires) {
+BatchesToPlay addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires) {
   const DeviceRef &device = session.device();
-  preparePrograms(device, session.modules());
+  BatchesToPlay played{.programs = preparePrograms(device, session.modules())};
   std::vector<TensorMap> bySizes{batchWithoutValues(device, session.modules(), wires)};
   for (const std::vector<SessionModule> &other : batches.otherSizes) {
     std::vector<Module> modules;
     for (const SessionModule &module : other)
       modules.emplace_back(device, module.binary, module.name);
-    preparePrograms(device, modules);
+    std::ranges::move(preparePrograms(device, modules), std::back_inserter(played.programs));
     bySizes.push_back(batchWithoutValues(device, modules, wires));
     session.addSizes(other);
   }
-  std::vector<TensorMap> all;
   for (size_t sizes : batches.sizes)
-    all.push_back(bySizes[sizes]);
-  return all;
+    played.batches.push_back(bySizes[sizes]);
+  return played;
 }
 
 StepTwin::StepTwin(std::string_view spec) : state_(std::make_unique<State>()) {
@@ -428,15 +428,17 @@ StepTwin::Played StepTwin::play(const StepProfile &profile, const ResidencyPlan 
   return played;
 }
 
-void preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
+std::vector<Executor> preparePrograms(const DeviceRef &device, std::span<const Module> modules) {
+  std::vector<Executor> programs;
   LackOfMemory lack;
   for (const Module &module : modules)
     for (std::string_view name : stepPrograms)
       lack.attempt([&] {
         if (const Program *program = module.find(name))
-          Executor(device, *program);
+          programs.emplace_back(device, *program);
       });
   lack.throwIfAny();
+  return programs;
 }
 
 uint64_t bytesForPrograms(std::string_view spec, const std::vector<SessionModule> &given) {

@@ -49,8 +49,8 @@ class PreparedProgram;
 
 /// Makes all files let go of what they keep ready for `device`: constants and arenas on it,
 /// kernels, and the device itself. A file that is loaded keeps this for the last
-/// `mostPreparedDevices` devices that a program of it ran on, and while one is at work; call this when a device is no
-/// longer used and its files still are. Waits for the work of the programs. No other thread
+/// `mostPreparedDevices` devices that a program of it ran on, while one is at work, and while an Executor of it is there; call
+/// this when a device is no longer used and its files still are. Waits for the work of the programs. No other thread
 /// may submit to the device meanwhile.
 void releasePrograms(const DeviceRef &device);
 inline constexpr size_t mostPreparedDevices = 8;

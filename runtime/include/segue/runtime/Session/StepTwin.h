@@ -24,6 +24,7 @@
 
 #include "segue/runtime/Plan/AllocationTrace.h"
 #include "segue/runtime/Plan/ResidencyPlanner.h"
+#include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Session/Session.h"
 #include <functional>
 #include <memory>
@@ -57,9 +58,15 @@ struct TwinBatches {
   std::vector<size_t> sizes;
 };
 
+/// Batches without values, and the programs that they run, which are ready as long as this is there.
+struct BatchesToPlay {
+  std::vector<TensorMap> batches;
+  std::vector<Executor> programs;
+};
+
 /// Gives a twin of the session the modules for other extents, makes the programs of all that its batches run ready, and
-/// returns the batches, without values.
-std::vector<TensorMap> addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires);
+/// returns the batches.
+BatchesToPlay addTwinBatches(Session &session, const TwinBatches &batches, std::span<const Wire> wires);
 
 /// The most bytes that are live at once in a space during a phase.
 struct PhasePeak {
@@ -92,8 +99,9 @@ uint64_t bytesWithoutServices(std::string_view spec, std::vector<SessionModule> 
 inline constexpr std::string_view stepPrograms[] = {"forward", Module::updatingForward, "backward", "grad_norm",
                                                     "optimizer"};
 
-/// Makes the programs of a training step ready, so that their constants are on the device.
-void preparePrograms(const DeviceRef &device, std::span<const Module> modules);
+/// Makes the programs of a training step ready, so that their constants are on the device, and stay as long as who asks keeps
+/// what is returned: a file lets go of devices, once there are many.
+std::vector<Executor> preparePrograms(const DeviceRef &device, std::span<const Module> modules);
 
 /// Returns the bytes of device_dram that the device `spec` takes for programs of a training step beside what its twin
 /// knows of (Device::bytesForPrograms), as far as the modules have kernels for it. Opens such a device alone.
