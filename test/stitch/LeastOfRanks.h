@@ -20,9 +20,8 @@ namespace segue::test {
 /// Returns, by rank, the smallest dram of `device` in which none is refused by `certify`, which certifies its steps.
 inline std::vector<uint64_t> leastOfEachRank(int ranks, const std::string &device,
                                              const std::function<void(Rank &)> &certify) {
-  // A device that holds no session is refused for steps of one batch, and steps of several may want more. One that
-  // holds a slot of a ring and nothing else is not refused but full.
-  std::vector<uint64_t> least(size_t(ranks), 4096 + 1024);
+  // A device that holds no session is refused for steps of one batch, and steps of several may want more.
+  std::vector<uint64_t> least(size_t(ranks), 4096);
   for (bool isEnough = false; !isEnough;) {
     std::vector<uint64_t> named = least;
     onRanks(ranks, device + ",dram=16MiB", [&](Rank &rank) {
