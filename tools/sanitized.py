@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = "clang++-22"
-PACKAGES = "clang-22 libclang-rt-22-dev libomp-22-dev"
+PACKAGES = "clang-22 libclang-rt-22-dev"
 
 # Fuzz target: its seeds.
 FUZZERS = {
@@ -45,8 +45,9 @@ QUICK_PART = 0.4
 # A target that writes whole files anew needs room for them at once.
 FUZZER_FLAGS = {"segue-fuzz-binary": ["-max_len=65536", "-len_control=0"]}
 
-# Test program: the cases that stitch, on every device and from several threads.
+# Test program: the cases that stitch, on every device and from several threads, and those of the threads themselves.
 STITCHING = {
+    "SegueEngineTests": "Thread*",
     "SegueQueuedTests": "*",
     "SegueRanksTests": "*",
     "SegueSessionTests": "*Stitcher*:*Devices*",
@@ -57,7 +58,6 @@ STITCHING = {
 OTHERS = [
     "SegueDeviceTests",
     "SegueDiskTests",
-    "SegueEngineTests",
     "SeguePlanTests",
     "SegueProgramTests",
     "SegueServiceTests",
@@ -101,15 +101,11 @@ class Report:
         xml.ElementTree(self.root).write(path)
 
 
-# libomp never gives up what its threads have.
-LEAKS = {"LSAN_OPTIONS": f"suppressions={ROOT / 'test' / 'fuzz' / 'leaks.txt'}:print_suppressions=0"}
-
-
 def run(command: list, limit_s: int, environment: dict) -> tuple:
     """Exit status, or a sentence, and all that was said."""
     try:
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace", timeout=limit_s, env=os.environ | LEAKS | environment)
+                              errors="replace", timeout=limit_s, env=os.environ | environment)
     except subprocess.TimeoutExpired as late:
         return f"nothing after {limit_s} s", (late.stdout or b"").decode(errors="replace")
     return done.returncode, done.stdout

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Memory is unified: host, host_pinned and device_dram are one heap. Launches
-// run on the OpenMP pool that oneDNN uses too, hence one set of threads.
+// run on the threads that all devices share (Engine/Threads.h).
 //
 //===----------------------------------------------------------------------===//
 

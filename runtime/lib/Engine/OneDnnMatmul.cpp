@@ -171,6 +171,7 @@ bool OneDnnMatmul::build() {
 
 void OneDnnMatmul::runPiece(const Piece &piece, const void *a, const void *b, void *c, const void *bias,
                             int64_t thread) const {
+  OneThreadScope oneThread;
   PiecePrimitive &use = primitives_[piece.primitive];
   PiecePrimitive::Arguments &arguments = use.perThread[thread];
   auto at = [](const MatrixView &view, const void *base, int64_t item, int64_t row, int64_t column) {

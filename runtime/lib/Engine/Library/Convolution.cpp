@@ -670,6 +670,7 @@ bool DnnlConvolution::build() {
 void DnnlConvolution::run(std::span<void *const> tensors) const {
   auto lock = scratch_->lock();
   threads_.forEachItem(ceilDiv(extent_, step_), [&](int64_t index, int64_t thread) {
+    OneThreadScope oneThread;
     int64_t first = index * step_;
     const DnnlPiece &piece = first + step_ > extent_ ? last_ : full_;
     std::byte *area = scratch_->area(thread);

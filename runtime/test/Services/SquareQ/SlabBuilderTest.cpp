@@ -203,7 +203,7 @@ TEST_F(SlabBuilderTest, SurvivesKills) {
   RecordProperty("seed", int(seed));
   std::mt19937 random(seed);
   BuildOptions built = options();
-  built.threads = 1; // a forked child has no OpenMP threads
+  built.threads = 1; // as the time that the kills go by
   int kills = 0;
   for (int round = 0; round < 60; ++round) {
     pid_t child = ::fork();

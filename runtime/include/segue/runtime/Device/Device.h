@@ -9,7 +9,7 @@
 // (compute, each way of the link and of a disk, other ranks), copies, kernel launches and a clock. Library calls
 // (matmul, attention) are plans of the Engine, made once per command.
 //
-//   auto device = Device::open("cpu");            // all threads of OpenMP
+//   auto device = Device::open("cpu");            // on all processors
 //   auto two = Device::open("cpu:threads=2,dram=8GiB");
 //   auto discrete = Device::open("sim:dram=512MiB,link=16GB/s,latency=10us");
 //   auto hostile = Device::open("sim:dram=64MiB,adversarial=7,fail-copy=0.01");

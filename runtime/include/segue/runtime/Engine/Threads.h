@@ -1,4 +1,4 @@
-//===- Threads.h - ranges over the shared OpenMP pool -----------*- C++ -*-===//
+//===- Threads.h - ranges over the shared pool of threads -------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // All parallel work of the runtime on the CPU, launches of kernels as well as
-// matmul and attention, goes through one object of this class per device, so
-// that everything runs on one pool: OpenMP's, that of the calling thread.
+// matmul and attention, goes through one object of this class per device. All of
+// them share the workers of the process, which also serve several callers at once.
 //
 //   Threads threads(2);
 //   threads.parallelFor(rows, 64, [&](int64_t begin, int64_t end) { ... });
@@ -17,6 +17,11 @@
 // back afterwards. A denormal gradient costs a hundred cycles per operation
 // and carries no information at training precision. All pieces do so, at every
 // thread count, hence results do not depend on the number of threads.
+//
+// Other programs: a thread that waits looks at memory for half a millisecond before
+// it sleeps, and hardly at all while others want the processors. A caller waits for pieces that
+// have begun and does all others itself: a thread that the system takes a processor from
+// holds up one piece. A process that was forked has threads of its own.
 //
 //===----------------------------------------------------------------------===//
 
@@ -52,8 +57,8 @@ public:
   int count() const { return count_; }
 
   /// Calls `fn(begin, end)` for pieces that cover [0, range) once. Pieces are
-  /// multiples of `grain` (at least 1; the last may be short), one contiguous
-  /// piece per thread, the same split at every call. Returns when all are done.
+  /// multiples of `grain` (at least 1; the last may be short), one per thread as a rule
+  /// and several where threads may come late. Returns when all are done.
   /// Cost: no allocation; a range of one grain runs in the caller.
   template <typename Fn> void parallelFor(int64_t range, int64_t grain, Fn &&fn) const {
     using Function = std::remove_reference_t<Fn>;

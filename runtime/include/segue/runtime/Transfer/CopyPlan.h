@@ -63,7 +63,7 @@ public:
   CopyPlan(std::span<const int64_t> shape, const Side &source, const Side &target);
 
   /// Copies from the first element at `source` to the first element at
-  /// `target`. Uses up to `threads` threads of the OpenMP pool where the size
+  /// `target`. Uses up to `threads` threads of the pool where the size
   /// pays for them; the result does not depend on their number. Returns when
   /// all is written. Allocates nothing and throws nothing.
   ///
