@@ -27,7 +27,7 @@ def output(*command, status=(0,)) -> str:
 
 
 @pytest.mark.parametrize("program, chosen", [
-    ("engine", ["matmul/f32/threads:1/fc.*", "attention_grad/f32/threads:1.*"]),
+    ("engine", ["matmul/f32/threads:1/fc.*", "attention_grad/f32/threads:1.*", "region/.*gap:0us.*"]),
     ("services", ["conductor.*"]),
 ])
 def test_google_benchmarks(program, chosen):
@@ -130,6 +130,11 @@ def test_saves_of_ranks(tmp_path):
                   ROOT / "bench/ranks/checkpoints.py", "--folder", tmp_path, "--width", 32, "--turns", 1, "--strategies", "zero1")
     assert re.findall(r"^(\w+) \S+: best [\d.]+ s, median [\d.]+ s of 1$", text, re.M) == ["zero1", "zero1"]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+
+
+def test_beside_busy_programs(tmp_path):
+    text = output(warm.python(), ROOT / "bench/neighbour/run.py", "--configs", "T", "--peers", "segue", "--rounds", 1, "--loops", 1, "--steps", 8, "--work", tmp_path)
+    assert re.search(r"^\| T \| segue \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", text, re.M), text
 
 
 def test_states_of_8_bits():
