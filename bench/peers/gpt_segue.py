@@ -13,6 +13,10 @@ trains on the simulated device within 80 % of what the step holds by itself, by 
     gpt_segue.py gpt_m.npz --config M --mode disk --cap 50 --spill-dir /mnt/ssd
 
 trains on the CPU with half of that, and the rest on a disk.
+
+    gpt_segue.py gpt_s.npz --steps 8 --profile 3
+
+says where three more steps go: each command beside its limit.
 """
 import dataclasses
 import hashlib
@@ -20,6 +24,7 @@ import json
 import os
 import re
 import struct
+import sys
 import tempfile
 import time
 
@@ -116,6 +121,7 @@ def main():
     parser.add_argument("--spill-dir", help="for --mode disk: a folder on a disk")
     parser.add_argument("--in-backward", action="store_true", help="parameters are updated in backward; caps stay percents of a step that does not")
     parser.add_argument("--in-forward", action="store_true", help="parameters are updated in the next forward; caps likewise")
+    parser.add_argument("--profile", type=int, metavar="STEPS", help="on stderr, where so many more steps go: each command beside its limit")
     parser.add_argument("--clip", type=float, help="the most that the norm of the gradients may be")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
@@ -206,6 +212,9 @@ def main():
     if args.mode in ("free", "disk"):  # what training came to, to the bit
         extra["bits"] = bits_of(losses, trainer)
     g.result(name(args), args.config, args.threads, run, compile_s, before, version=segue.__version__, **extra)
+    if args.profile:
+        batches = (dict(zip(("tokens", "targets"), map(torch.from_numpy, g.batch_at(data, cfg, args.steps + i)))) for i in range(args.profile))
+        print(trainer.profile(batches, steps=args.profile), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
 from .precision import LossScale
+from .profiling import CommandRow, Profile
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
 from .supported import Operator, Operators, supported_ops
 from .trainer import Trainer
@@ -42,11 +43,11 @@ from .trainer_checkpoints import export_checkpoint
 __version__ = "0.1.0"
 
 __all__ = [
-    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CompileError",
-    "ConfigError", "CorruptFileError", "EarlyStop", "Error", "ExportError", "FallbackWarning", "FileError", "FitRow",
+    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",
+    "CompileError", "ConfigError", "CorruptFileError", "EarlyStop", "Error", "ExportError", "FallbackWarning", "FileError", "FitRow",
     "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
-    "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "RAdam", "RMSprop",
+    "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "Profile", "RAdam", "RMSprop",
     "RankFailedError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
     "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
     "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",

@@ -33,6 +33,9 @@ class Device:
     def seconds(self) -> float:
         """Of the device's own clock where time is simulated."""
     @property
+    def peak_bytes(self) -> int:
+        """The most of the device's own memory that was in use at once."""
+    @property
     def fused_calls(self) -> int:
         """Products so far that read a weight of codes."""
     @property
@@ -274,6 +277,7 @@ class Session:
     def add_sizes(self, modules: Sequence[tuple[str, Binary]], for_evaluation: bool = False) -> None: ...
     def step(self, micro_batches: Sequence[Mapping[str, Tensor]], rates: Sequence[float],
              hooks: Sequence[tuple[str, Callable[[Tensor], Any]]] = ()) -> StepResult: ...
+    def certify(self, microbatches: int = 1) -> int: ...
     def forward_backward(self, batch: Mapping[str, Tensor]) -> float: ...
     def gradient(self, key: str) -> Tensor: ...
     def input_gradients(self) -> dict[str, Tensor]: ...
@@ -358,6 +362,15 @@ def forecast_memory(device: str, modules: Sequence[tuple[str, Binary]], max_grad
                     tied: Sequence[Sequence[tuple[str, str]]] = ..., wires: Sequence[tuple[str, str, str, str]] = ...,
                     micro_batches: int = 1, budget: int | None = None, seal: bool = False) -> str:
     """What `segue-run fit --json` prints for one budget (with --seal), with the `text` that it prints without --json. Opens no device."""
+
+class CommandTimer:
+    """Times every command that runs on the device, until `stop`."""
+    def __init__(self, device: Device) -> None: ...
+    def stop(self) -> None:
+        """Waits for what has been queued, and ends the timing."""
+    def table(self, what: str, runs: int, seconds: float) -> str:
+        """What ``segue-run bench --roofline --json`` prints of the commands, with the ``text`` that it prints without --json. Measures the device's
+        speed, for a second, where its spec names no profile."""
 
 def placeholder(owner: object) -> Any:
     """An array of one byte that keeps `owner` alive."""

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
+from .batches import BatchNames
 from .memory import Memory, forecast
+from .profiling import Profile, profile_steps
 from .stitch_report import StitchReport
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class Figures:
         _clip_grad_norm: float
         _seal_path: "str | None"
         grad_accumulation: int
+        step: Callable[..., float]
+        _ranks: Any
+        _times: Any
 
     def certify(self, microbatches: int = 1) -> int:
         """The bytes of the device's memory that steps of so many batches will do with, found out before they run.
@@ -36,6 +41,37 @@ class Figures:
         of that size trains to the same bits. `BudgetInfeasibleError` if the cap is too small for any step.
         """
         return self._session.certify(microbatches)
+
+    def profile(self, batches: Iterable[Any], *, steps: int = 3, to_batch: Callable[[Any], Any] | None = None) -> Profile:
+        """Trains on the next batches, and tells where these steps go: each command beside its own limit, and what lies between commands.
+
+        The steps are steps as any others: they train, count in `step_count` and are in traces and reports, and weights and losses are to the
+        bit those of as many calls of `step`. So no batch is lost on a profile, and it works in every mode. The first step of a new trainer, which
+        compiles, plans and warms up, is taken but not counted, unless it is the only one. The speeds that limits are made of are those of the profile that the
+        spec of the device names (``cpu:profile=laptop.json``, by `segue-run profile-device`), or are measured behind the steps, for a second.
+
+        Parameters
+        ----------
+        batches : iterable
+            As `fit` takes them: a DataLoader, a list, an iterator. No more than `steps` are taken from it.
+        steps : int
+            How many steps; fewer where batches end.
+        to_batch : callable, optional
+            As of `fit`.
+
+        Raises
+        ------
+        InvalidArgumentError
+            No batch, a number of steps that is none, a batch that is given as if it were several; a profile file without speeds; commands of the device
+            that are being profiled already. What `step` raises ends the profile, too, after the steps before.
+
+        Examples
+        --------
+        >>> found = trainer.profile(loader, steps=3)
+        >>> print(found)
+        """
+        with self._ranks.telling("profile"):
+            return profile_steps(self._device, self.step, BatchNames(self._binaries(), to_batch), batches, steps, is_warm=bool(self._times))
 
     def held(self) -> dict[str, dict[str, int]]:
         """Bytes that are held now, by memory and kind: ``held()["device_dram"]["weights"]``, ``held()["disk"]["optimizer"]``.

@@ -14,6 +14,7 @@
 
 #include "Errors.h"
 #include "PlanBinding.h"
+#include "ProfileBinding.h"
 #include "RanksBinding.h"
 #include "SessionArguments.h"
 #include "SlabBinding.h"
@@ -760,5 +761,6 @@ NB_MODULE(_runtime, m) {
   python::bindRanks(m);
   bindSession(m);
   python::bindPlan(m);
+  python::bindProfile(m);
   python::bindSlab(m);
 }

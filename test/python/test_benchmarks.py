@@ -43,6 +43,14 @@ def test_convolutions():
     assert len(rows) == 2, text
 
 
+def test_where_the_steps_of_a_gpt_go(tmp_path):
+    weights = tmp_path / "gpt_t.npz"
+    output(warm.python(), ROOT / "bench/peers/gpt_gen.py", "T", weights)
+    done = subprocess.run([warm.python(), ROOT / "bench/peers/gpt_segue.py", weights, "--config=T", "--threads=1", "--steps=6", "--profile=2"],
+                          capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and re.search(r"^2 steps of [\d.]+ ms, \d+ commands$", done.stderr, re.M), done.stderr
+
+
 def test_a_submit_with_and_without_services():
     # Status 1 says that disabled services cost more than the noise: no finding of three rounds beside other work.
     text = output(BUILD / "bin" / "segue-bench-hook", 3, status=(0, 1))

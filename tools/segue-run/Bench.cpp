@@ -15,6 +15,7 @@
 #include "ProgramValues.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
+#include "segue/runtime/Reports/Roofline.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <chrono>
@@ -26,7 +27,7 @@
 namespace segue::tool {
 
 int bench(const BenchOptions &options) {
-  DeviceRef device = Device::open(options.device);
+  DeviceRef device = openForValues(options.device);
   Binary binary = loadBinary(options.file, options);
   Executor executor(device, binary.program(options.program));
   const Program &program = executor.program();
@@ -34,10 +35,14 @@ int bench(const BenchOptions &options) {
 
   std::vector<Tensor> outputs(program.outputs().size());
   std::vector<double> seconds = timeSubmits(executor, inputs, outputs, options.repeat);
-  executor.setProfiling(true);
-  timeSubmits(executor, inputs, outputs, std::min<int64_t>(options.repeat, 10));
-  executor.setProfiling(false);
-  std::vector<CommandProfile> commands = executor.profile();
+  CommandTimer timer(device);
+  std::vector<double> timed = timeSubmits(executor, inputs, outputs, std::min<int64_t>(options.repeat, 10), /*warmUps=*/0);
+  timer.stop();
+  double timedSeconds = std::accumulate(timed.begin(), timed.end(), 0.0);
+  std::optional<DeviceSpeed> speed;
+  if (options.roofline)
+    speed = speedOf(*device);
+  Roofline table({options.device, device->threads(), "submit", timed.size(), timedSeconds}, timer.times(), std::move(speed));
 
   uint64_t bytes = 0;
   for (const std::vector<Value> *values : {&program.inputs(), &program.outputs()})
@@ -52,7 +57,7 @@ int bench(const BenchOptions &options) {
                 mean * 1e6);
     std::printf("%llu bytes in and out: %.3f GB/s; matmul %.3f GFLOP/s\n", (unsigned long long)bytes, rate, flops);
     std::fflush(stdout);
-    printProfile(program.name(), commands);
+    std::fputs(table.text().c_str(), stderr);
     return Done;
   }
   Json json{{"file", binary.name()},
@@ -62,13 +67,8 @@ int bench(const BenchOptions &options) {
             {"submit_us", {{"least", least * 1e6}, {"median", median * 1e6}, {"mean", mean * 1e6}}},
             {"bytes", bytes},
             {"gb_per_s", rate},
-            {"matmul_gflop_per_s", flops},
-            {"commands", Json::array()}};
-  for (const CommandProfile &command : commands)
-    json["commands"].push_back({{"label", command.label},
-                                {"location", command.location},
-                                {"calls", command.calls},
-                                {"us_per_call", command.calls ? command.seconds / double(command.calls) * 1e6 : 0}});
+            {"matmul_gflop_per_s", flops}};
+  json.update(table.json());
   std::printf("%s\n", json.dump(2).c_str());
   return Done;
 }

@@ -18,9 +18,6 @@
 
 namespace segue::tool {
 
-/// The number of lines of a profile that are shown.
-static constexpr size_t profileLines = 30;
-
 std::string readAll(const std::string &path) {
   if (path == "-")
     return std::string(std::istreambuf_iterator<char>(std::cin), {});
@@ -95,22 +92,6 @@ void addTiesAndWires(SessionOptions &options, const std::vector<SessionModule> &
     ParameterRef to = requireModule(left, names), from = requireModule(right, names);
     options.wires.push_back({to.module, to.name, from.module, from.name});
   }
-}
-
-void printProfile(const std::string &title, const std::vector<CommandProfile> &profile) {
-  std::vector<CommandProfile> sorted = profile;
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const CommandProfile &a, const CommandProfile &b) { return a.seconds > b.seconds; });
-  double total = 0;
-  for (const CommandProfile &command : sorted)
-    total += command.seconds;
-  std::fprintf(stderr, "%s: %.3f ms in %zu commands\n", title.c_str(), total * 1e3, sorted.size());
-  for (size_t i = 0; i < std::min(sorted.size(), profileLines); ++i)
-    std::fprintf(stderr, "  %9.3f ms %5.1f%% %6llu calls  %s%s%s\n", sorted[i].seconds * 1e3,
-                 total > 0 ? sorted[i].seconds / total * 100 : 0, (unsigned long long)sorted[i].calls,
-                 sorted[i].label.c_str(), sorted[i].location.empty() ? "" : "  at ", sorted[i].location.c_str());
-  if (sorted.size() > profileLines)
-    std::fprintf(stderr, "  and %zu more\n", sorted.size() - profileLines);
 }
 
 } // namespace segue::tool

@@ -48,9 +48,6 @@ ParameterRef requireModule(const std::string &text, const std::vector<std::strin
 void addTiesAndWires(SessionOptions &options, const std::vector<SessionModule> &modules,
                      const std::vector<std::string> &tied, const std::vector<std::string> &wires);
 
-/// Prints what the commands of a program have cost, the dearest first.
-void printProfile(const std::string &title, const std::vector<CommandProfile> &profile);
-
 } // namespace segue::tool
 
 #endif // SEGUE_TOOLS_SEGUERUN_BINARIES_H

@@ -47,6 +47,8 @@ struct BenchOptions : CommonOptions {
   /// `[name=]tensor`; inputs that are not given hold small numbers.
   std::vector<std::string> inputs;
   int64_t repeat = 100;
+  /// Each command beside its limit.
+  bool roofline = false;
 };
 
 struct RecomputeOptions : CommonOptions {

@@ -8,6 +8,7 @@
 #include "ProgramValues.h"
 #include "NpyFile.h"
 #include "TensorText.h"
+#include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <cmath>
@@ -58,6 +59,15 @@ static Tensor makeInput(const DeviceRef &device, const TensorDesc &desc) {
   if (!isFloat(desc.element))
     std::memset(host.bytes(), 0, host.desc().spanBytes());
   return copyTo(device, host, desc);
+}
+
+DeviceRef openForValues(const std::string &spec) {
+  DeviceRef device = Device::open(spec);
+  if (!device->hasBytes())
+    throw Error(ErrorCode::InvalidArgument, "device \"" + spec +
+                                                "\" computes nothing: there are no values to give it, and nothing to measure; "
+                                                "segue-run train rehearses steps on it, and fit and plan forecast them");
+  return device;
 }
 
 std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program,
@@ -119,9 +129,9 @@ void printTensors(std::span<const NamedOutput> outputs) {
 }
 
 std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
-                                int64_t repeat) {
+                                int64_t repeat, int64_t warmUps) {
   std::vector<double> seconds;
-  for (int64_t i = -2; i < repeat; ++i) {
+  for (int64_t i = -warmUps; i < repeat; ++i) {
     auto begin = std::chrono::steady_clock::now();
     executor.run(std::span(inputs), std::span(outputs));
     for (const Tensor &output : outputs)

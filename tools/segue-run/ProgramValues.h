@@ -27,14 +27,17 @@ namespace segue::tool {
 std::vector<std::string> assignTexts(std::span<const std::string> arguments, std::span<const Value> values,
                                      const char *what);
 
+/// Opens a device for a command that gives programs values. Throws InvalidArgument for one that computes nothing.
+DeviceRef openForValues(const std::string &spec);
+
 /// A tensor per input of a program, as declared: what `[name=]tensor` arguments
 /// give; those that they do not give hold small numbers, the same in every run.
 std::vector<Tensor> makeInputs(const DeviceRef &device, const Program &program, std::span<const std::string> arguments);
 
-/// Returns the seconds of each of `repeat` submits until its outputs are there, sorted; two
-/// more before them plan and warm up. The outputs are those of the last submit.
+/// Returns the seconds of each of `repeat` submits until its outputs are there, sorted; those
+/// before them plan and warm up. The outputs are those of the last submit.
 std::vector<double> timeSubmits(const Executor &executor, std::vector<Tensor> &inputs, std::vector<Tensor> &outputs,
-                                int64_t repeat);
+                                int64_t repeat, int64_t warmUps = 2);
 
 /// The path of `@file.npy`, whose @ may be left out. Throws InvalidArgument for anything else, and IoFailed
 /// before anything runs for a file that could not be written.

@@ -100,7 +100,7 @@ static Json recomputeFile(const Binary &binary, const DeviceRef &device, const R
 }
 
 int recompute(const RecomputeOptions &options) {
-  DeviceRef device = Device::open(options.device);
+  DeviceRef device = openForValues(options.device);
   Json json = Json::array();
   bool allEqual = true;
   for (const std::string &file : options.files)

@@ -11,7 +11,9 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Json.h"
+#include "segue/runtime/Reports/Roofline.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -47,7 +49,7 @@ static std::vector<Tensor> readInputs(const DeviceRef &device, const Program &pr
 }
 
 int run(const RunOptions &options) {
-  DeviceRef device = Device::open(options.device);
+  DeviceRef device = openForValues(options.device);
   Binary binary = loadBinary(options.file, options);
   const Program &program = binary.program(options.program);
   std::vector<std::string> files = assignTexts(options.outputs, program.outputs(), "output");
@@ -63,17 +65,27 @@ int run(const RunOptions &options) {
   std::vector<Tensor> inputs = readInputs(device, program, options);
   Executor executor(device, program);
   std::vector<Tensor> outputs;
+  std::optional<CommandTimer> timer;
+  double profiled = 0;
   for (int64_t i = 0; i < options.repeat; ++i) {
     // The first run plans and warms up: it is timed and profiled only alone.
-    executor.setProfiling(options.profile && (options.repeat == 1 || i > 0));
+    if (options.profile && i == std::min<int64_t>(1, options.repeat - 1))
+      timer.emplace(device);
     auto begin = std::chrono::steady_clock::now();
     outputs = executor.run(inputs);
+    if (timer)
+      device->drain();
     std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    profiled += timer ? seconds.count() : 0;
     if (options.repeat > 1)
       std::fprintf(stderr, "run %lld: %.3f ms\n", (long long)i, seconds.count() * 1e3);
   }
-  if (options.profile)
-    printProfile(program.name(), executor.profile());
+  if (timer) {
+    timer->stop();
+    uint64_t runs = uint64_t(std::max<int64_t>(1, options.repeat - 1));
+    Roofline table({options.device, device->threads(), "run", runs, profiled}, timer->times(), speedOf(*device));
+    std::fputs(table.text().c_str(), stderr);
+  }
   bool same = true;
   for (size_t i = 0; i < expected.size(); ++i)
     if (expected[i])

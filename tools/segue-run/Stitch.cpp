@@ -106,7 +106,7 @@ static bool matchesAll(const StitchParts &parts, const std::vector<OutputText> &
 }
 
 int stitch(const StitchCommand &options) {
-  DeviceRef device = Device::open(options.device);
+  DeviceRef device = openForValues(options.device);
   StitchParts parts(device, options);
   std::vector<size_t> schedule = parseSchedule(options.schedule, parts);
   size_t last = schedule.back();

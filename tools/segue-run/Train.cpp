@@ -18,6 +18,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Reports/Roofline.h"
 #include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Session/RunBudget.h"
 #include <algorithm>
@@ -30,19 +31,30 @@
 
 namespace segue::tool {
 
-static void setProfiling(const Session &session, bool on) {
-  for (const Module &module : session.modules())
-    for (const Program &program : module.binary().programs())
-      if (program.name() != "inference")
-        Executor(session.device(), program).setProfiling(on);
-}
+namespace {
+/// Where the steps go that are profiled.
+class StepProfiler {
+public:
+  explicit StepProfiler(const DeviceRef &device) : device_(device), timer_(device) {}
+  void add(double seconds) {
+    seconds_ += seconds;
+    ++steps_;
+  }
+  void print() {
+    auto begin = std::chrono::steady_clock::now();
+    timer_.stop(); // waits for the last step
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    Roofline table({device_->name(), device_->threads(), "step", steps_, seconds_}, timer_.times(), speedOf(*device_));
+    std::fputs(table.text().c_str(), stderr);
+  }
 
-static void printProfiles(const Session &session) {
-  for (const Module &module : session.modules())
-    for (const Program &program : module.binary().programs())
-      if (program.name() != "inference")
-        printProfile(module.name() + "." + program.name(), Executor(session.device(), program).profile());
-}
+private:
+  DeviceRef device_;
+  CommandTimer timer_;
+  uint64_t steps_ = 0;
+  double seconds_ = 0;
+};
+} // namespace
 
 static void printStep(const StepResult &result, double seconds, bool json) {
   if (json) {
@@ -101,11 +113,11 @@ static void printUnits(const Session &session) {
 
 static void refuseValues(const TrainOptions &options) {
   if (!options.data.empty() || !options.inputs.empty() || !options.parameters.empty() || !options.weights.empty() ||
-      !options.resume.empty() || !options.save.empty() || options.verifyInvariance)
+      !options.resume.empty() || !options.save.empty() || options.verifyInvariance || options.profile)
     throw Error(ErrorCode::InvalidArgument,
                 "device \"" + options.device +
                     "\" computes nothing: there are no values to give it or to compare; leave out --data, --input, "
-                    "--parameter, --weights, --resume, --save and --verify-invariance");
+                    "--parameter, --weights, --resume, --save, --profile and --verify-invariance");
 }
 
 /// Refuses, before the first step, outputs that cannot be written, or would be written over.
@@ -371,11 +383,12 @@ static int trainAmong(Together &together, TrainOptions options) {
   double total = 0;
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
   int64_t done = 0;
+  std::optional<StepProfiler> profiler;
   for (int64_t i = 0; i < steps && !signalOf(interruption, ranks.get()); ++i) {
     std::vector<TensorMap> batches = setup.batches();
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
-      setProfiling(session, true);
+      profiler.emplace(device);
     if (!device->hasBytes())
       device->memory().resetPeak();
     Clock clock(*device);
@@ -392,6 +405,8 @@ static int trainAmong(Together &together, TrainOptions options) {
       device->drain();
     double seconds = clock.seconds();
     total += i ? seconds : 0;
+    if (profiler)
+      profiler->add(seconds);
     if (report)
       report->addStep(result, seconds);
     if (device->hasBytes() && isFirst)
@@ -418,8 +433,8 @@ static int trainAmong(Together &together, TrainOptions options) {
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);
     std::fprintf(stderr, "\n");
   }
-  if (options.profile)
-    printProfiles(session);
+  if (profiler)
+    profiler->print();
   leave(/*isWhole=*/true).rethrow();
   midway.print();
   if (budget && isFirst)

@@ -56,7 +56,7 @@ static void addRun(CLI::App &app, RunOptions &options) {
   addReal(command, "--tolerance", options.tolerance, 0, greatestTolerance, "allowed |x - y| / (1 + |y|)")
       ->capture_default_str();
   addWhole(command, "--repeat", options.repeat, 1, mostRuns, "run so often; times on stderr");
-  command->add_flag("--profile", options.profile, "time of each command, on stderr");
+  command->add_flag("--profile", options.profile, "time of each command beside its limit, on stderr");
   addCommon(command, options);
   command->footer("Example: segue-run run mlp.segue --program inference --weights mlp.safetensors\n"
                   "           --input x=2x3xf32=1,2,3,4,5,6 --expect y=@y.npy");
@@ -102,8 +102,11 @@ static void addBench(CLI::App &app, BenchOptions &options) {
   command->add_option("--input", options.inputs, "[name=]tensor; what is not given is made up")
       ->allow_extra_args(false);
   addWhole(command, "--repeat", options.repeat, 1, mostRuns, "submits to time")->capture_default_str();
+  command->add_flag("--roofline", options.roofline,
+                    "each command beside its limit, by the speeds of the device, which are measured for a second or come from profile=");
   addCommon(command, options);
   command->footer("Example: segue-run bench gpt.segue --program inference --device cpu:threads=2 --repeat 20\n"
+                  "         segue-run bench gpt.segue --program backward --roofline --device cpu:profile=laptop.json\n"
                   "Time per submit and the bytes of inputs and outputs over it; then time per command, on stderr.");
 }
 
@@ -208,7 +211,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       "--save", options.save, "checkpoint to write at the end; a folder, or FOLDER/, gets a file of each rank");
   addWhole(command, "--save-every", options.saveEvery, 1, mostSteps, "steps after which --save is written, too")
       ->needs(save);
-  command->add_flag("--profile", options.profile, "time of each command, on stderr");
+  command->add_flag("--profile", options.profile, "time of each command beside its limit, on stderr");
   command->add_option("--config", options.config, "JSON file that enables memory services")->check(CLI::ExistingFile);
   command->add_option("--record-events", options.recordEvents, "folder for logs of the services, for segue-run replay")
       ->check(CLI::ExistingDirectory);

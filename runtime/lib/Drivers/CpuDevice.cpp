@@ -12,6 +12,7 @@
 
 #include "CpuDevice.h"
 #include "../Memory/CachingAllocator.h"
+#include "DeviceProfile.h"
 #include "DiskDevice.h"
 #include "HostEngine.h"
 #include "HostKernels.h"
@@ -145,9 +146,10 @@ DeviceRef openCpuDevice(const DeviceOptions &options) {
   options.requireKnown(cpuKeys);
   if (options.has("disk"))
     return openDiskDevice(options);
-  for (std::string_view key : {"pinned", "profile"})
-    if (options.has(key))
-      options.fail("option \"" + std::string(key) + "\" needs disk=: without one, all memory is the device's");
+  if (options.has("pinned"))
+    options.fail("option \"pinned\" needs disk=: without one, all memory is the device's");
+  if (options.has("profile")) // for limits of commands alone: refused now rather than after the run
+    readDeviceProfile("cpu", options.text("profile", ""));
   return std::make_shared<CpuDevice>(int(options.integer("threads", 0, 1, 1024)), options.bytes("dram", 0),
                                      options.spec());
 }

@@ -14,7 +14,8 @@
 namespace segue::inline runtime {
 
 /// Makes a cpu device. Options: `threads=N` (default: all), `dram=SIZE`, the
-/// capacity of device_dram (default: the machine's memory).
+/// capacity of device_dram (default: the machine's memory), `profile=FILE`, its speeds
+/// (DeviceProfile.h), which bound commands in a profile of a run.
 DeviceRef openCpuDevice(const DeviceOptions &options);
 
 } // namespace segue::inline runtime

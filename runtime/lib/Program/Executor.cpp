@@ -34,8 +34,6 @@ void Executor::run(std::span<Tensor> inputs, std::span<Tensor> outputs, EventSin
 }
 
 SubmitCounters Executor::counters() const { return prepared_->counters(); }
-void Executor::setProfiling(bool on) const { prepared_->setProfiling(on); }
-std::vector<CommandProfile> Executor::profile() const { return prepared_->profile(); }
 
 std::vector<Tensor> submit(const DeviceRef &device, const Program &program, std::vector<Tensor> &&inputs,
                            EventSink *events) {

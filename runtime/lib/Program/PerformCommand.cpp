@@ -70,7 +70,7 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
 /// Performs a command on devices where commands are done at once.
 void PreparedProgram::performInline(Op &op, void *const *args) {
   try {
-    if (!profiling_.load(std::memory_order_relaxed))
+    if (!lane_.timesCommands())
       return perform(op, args);
     double start = device_.seconds();
     perform(op, args);
@@ -83,7 +83,7 @@ void PreparedProgram::performInline(Op &op, void *const *args) {
 }
 
 void PreparedProgram::noteTime(Op &op, double seconds) {
-  std::lock_guard lock(profileMutex_);
+  std::lock_guard lock(timesMutex_);
   op.seconds += seconds;
   ++op.calls;
 }
@@ -138,7 +138,7 @@ Work PreparedProgram::workOf(Run &run, Op &op) {
     return work;
   work.run = [runPointer, opPointer] { giveQueued(*runPointer, *opPointer); };
   work.ended = [runPointer, opPointer](const Error *error) { endQueued(*runPointer, *opPointer, error); };
-  if (!profiling_.load(std::memory_order_relaxed)) {
+  if (!lane_.timesCommands()) {
     work.command = {op.number, std::span(run.args).subspan(op.firstOperand, op.operandCount)};
     return work;
   }

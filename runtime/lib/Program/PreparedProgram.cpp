@@ -304,18 +304,6 @@ SubmitCounters PreparedProgram::counters() const {
   return counters;
 }
 
-std::vector<CommandProfile> PreparedProgram::profile() const {
-  std::lock_guard lock(profileMutex_);
-  std::vector<CommandProfile> profile;
-  for (const Op &op : ops_)
-    if (op.calls) {
-      std::string label(op.label);
-      profile.push_back({std::holds_alternative<LaunchOp>(op.body) ? "launch " + label : label,
-                         image_.location(op.location), op.seconds, op.calls});
-    }
-  return profile;
-}
-
 uint64_t PreparedProgram::droppableBytes(Space space) const {
   uint64_t bytes = 0;
   for (const OutputPlan &output : outputs_)

@@ -20,7 +20,8 @@
 // The holder of the device's lane (SubmitLane.h) alone runs it. Preparing is in
 // PreparedProgram.cpp and PrepareCommands.cpp, a submit in RunProgram.cpp, what
 // it checks in CheckInputs.cpp, what a queue runs in PerformCommand.cpp; outputs
-// change their layout for their readers in RetargetOutput.cpp.
+// change their layout for their readers in RetargetOutput.cpp, what commands take is in
+// CommandTimer.cpp.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,6 +32,7 @@
 #include "SubmitLane.h"
 #include "segue/runtime/Engine/Engine.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Program/CommandTimer.h"
 #include "segue/runtime/Program/Executor.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <deque>
@@ -58,8 +60,9 @@ public:
 
   const BinaryImage &image() const { return image_; }
   SubmitCounters counters() const;
-  void setProfiling(bool on) { profiling_.store(on, std::memory_order_relaxed); }
-  std::vector<CommandProfile> profile() const;
+  /// Forget, and return, what commands have taken while they were timed. Any thread may call.
+  void forgetTimes();
+  ProgramTimes times() const;
 
   /// Returns the bytes of storages that are kept for the next run and that nobody uses now.
   uint64_t droppableBytes(Space space) const;
@@ -141,7 +144,7 @@ private:
     MarkRange before, after;
     /// The range of blocks_.results that are final with it.
     MarkRange results;
-    // Guarded by profileMutex_.
+    // Guarded by timesMutex_.
     double seconds = 0;
     uint64_t calls = 0;
   };
@@ -396,8 +399,7 @@ private:
   std::deque<Run> runs_;
 
   std::atomic<uint64_t> submits_{0}, elided_{0}, converted_{0}, convertedBytes_{0}, donations_{0}, cacheHits_{0};
-  std::atomic<bool> profiling_{false};
-  mutable std::mutex profileMutex_;
+  mutable std::mutex timesMutex_;
 };
 
 } // namespace segue::inline runtime

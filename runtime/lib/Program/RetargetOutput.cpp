@@ -84,7 +84,7 @@ void PreparedProgram::retarget(size_t index, const std::shared_ptr<const TensorD
   OutputPlan &plan = outputs_[index];
   if (isRewritten(index, *desc)) {
     Step *step = writerOf(index);
-    std::lock_guard lock(profileMutex_);
+    std::lock_guard lock(timesMutex_);
     Op op = *step->op;
     op.seconds = 0;
     op.calls = 0;

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // All programs of a device share a SubmitLane while they are submitted: whose turn it
-// is, the report of the seams, and the outputs kept for the next run. Belongs to
-// the device.
+// is, the report of the seams, the outputs kept for the next run, and whether commands
+// are timed. Belongs to the device.
 //
 // The lane is free or held by one thread. Taking a free lane is one exchange; a
 // thread that finds it held sleeps until it is free, and that is counted, since
@@ -29,6 +29,7 @@ namespace segue::inline runtime {
 
 class BinaryImage;
 class PreparedProgram;
+struct ProgramTimes;
 
 class SubmitLane {
 public:
@@ -62,6 +63,13 @@ public:
 
   /// Returns a copy of `text` that lives as long as the device; one per text.
   std::string_view intern(const std::string &text);
+
+  /// Returns whether commands are timed. Any thread may call.
+  bool timesCommands() const { return timesCommands_.load(std::memory_order_relaxed); }
+  /// Begins to time the commands of all programs; false if they are timed already.
+  bool beginTiming();
+  /// Ends that, and returns what they have taken: the programs that ran.
+  std::vector<ProgramTimes> endTiming();
 
   /// Adds a program that keeps storages between runs and gives them up when the device runs
   /// out of memory.
@@ -103,6 +111,7 @@ private:
   /// The number of submits inside of the outermost one. It belongs to the holder.
   uint32_t depth_ = 0;
   std::atomic<uint64_t> collisions_{0};
+  std::atomic<bool> timesCommands_{false};
 
   Device &device_;
   StitchReport report_;

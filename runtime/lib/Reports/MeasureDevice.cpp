@@ -49,8 +49,7 @@ std::string figure(double value, const char *unit) {
   return text;
 }
 
-/// Measures products as large as those of a layer of a small transformer.
-static double flopsPerSecond(Threads threads, double seconds) {
+double flopsPerSecond(Threads threads, double seconds) {
   constexpr int64_t size = 1024;
   MatmulSpec spec;
   spec.m = spec.n = spec.k = size;
@@ -63,8 +62,7 @@ static double flopsPerSecond(Threads threads, double seconds) {
   return double(spec.flops()) / leastSeconds(seconds, [&] { plan->run(a.data(), b.data(), c.data(), nullptr); });
 }
 
-/// Each byte that a kernel reads or writes counts.
-static double memoryBytesPerSecond(Threads threads, double seconds) {
+double memoryBytesPerSecond(Threads threads, double seconds) {
   constexpr int64_t count = 8 << 20;
   std::vector<float> a(count, 1), b(count, 2), c(count, 3);
   double least = leastSeconds(seconds, [&] {
@@ -129,8 +127,7 @@ DiskFigures measureDisk(const std::string &folder, uint64_t mostBytes, double se
   return {double(piece) / leastRead, double(piece) / leastWrite, latencies[latencies.size() / 2]};
 }
 
-/// The processor's name, as the system says it.
-static std::string processor() {
+std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
     if (line.starts_with("model name"))

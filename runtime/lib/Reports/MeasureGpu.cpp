@@ -247,6 +247,17 @@ void GpuMeasurement::measureLaunches(Json &profile, Json &measured) {
       figure(leastSeconds(part_, [&] { device_.wait(Fence(Queue::Compute, enqueue(Queue::Compute, kernel))); }) * 1e6, "us");
 }
 
+void measureGpuSpeed(const DeviceOptions &given, double seconds, Json &profile) {
+  DeviceOptions without(given.driver(), "");
+  static constexpr std::string_view ofDisks[] = {"disk", "host"};
+  without.add(given, ofDisks);
+  DeviceRef device = Device::open(without.spec());
+  Json measured = Json::object();
+  GpuMeasurement measurement(*device, seconds / 8);
+  measurement.measureMemory(profile, measured);
+  measurement.measureProducts(given.text("tf32", "") == "on", profile, measured);
+}
+
 void measureGpu(const DeviceOptions &given, const std::string &folder, const MeasureOptions &options, Json &profile) {
   // A disk is measured by itself; a device above one would take all of it.
   DeviceOptions without(given.driver(), "");

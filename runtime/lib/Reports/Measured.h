@@ -12,6 +12,7 @@
 #ifndef SEGUE_LIB_REPORTS_MEASURED_H
 #define SEGUE_LIB_REPORTS_MEASURED_H
 
+#include "segue/runtime/Engine/Threads.h"
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Reports/MeasureDevice.h"
 #include <chrono>
@@ -33,6 +34,13 @@ double leastSeconds(double seconds, const std::function<void()> &work);
 /// Writes a figure as the options of a device are written: four digits, and the unit.
 std::string figure(double value, const char *unit);
 
+/// Returns the processor's name, as the system says it.
+std::string processor();
+
+/// Measures products as large as those of a layer of a small transformer.
+double flopsPerSecond(Threads threads, double seconds);
+/// Measures memory beyond all caches: each byte that a kernel reads or writes counts.
+double memoryBytesPerSecond(Threads threads, double seconds);
 /// Returns the rate of memcpy on one thread.
 double copyBytesPerSecond(double seconds);
 
@@ -45,6 +53,8 @@ DiskFigures measureDisk(const std::string &folder, uint64_t mostBytes, double se
 /// Measures a GPU, into a profile that has its version and `about`; `folder` is that of its
 /// disk, or empty.
 void measureGpu(const DeviceOptions &given, const std::string &folder, const MeasureOptions &options, Json &profile);
+/// The same of its flops and membw alone.
+void measureGpuSpeed(const DeviceOptions &given, double seconds, Json &profile);
 
 } // namespace segue::inline runtime
 

@@ -113,25 +113,6 @@ TEST_P(ExecutorTest, WrongInputsAreNamed) {
   EXPECT_EQ(Executor(device, program).counters().inputs, 0u);
 }
 
-/// "forward": out[i] = table[indices[i]], with a location.
-static TestFile makeGatherFile(int64_t n) {
-  TestFile file;
-  uint32_t kernel = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
-  schema::ProgramT &program = file.addProgram("forward");
-  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
-  uint32_t indices = addBuffer(program, schema::BufferKind::input,
-                               addInput(program, "tokens", {n}, schema::ElementType::i64), 0, uint64_t(n) * 8);
-  uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, "out", {n}), 0, uint64_t(n) * 4);
-  addLaunch(program, kernel, {table, indices, out}, uint64_t(n), 8);
-  auto location = std::make_unique<schema::LocationT>();
-  location->file = "model.py";
-  location->line = 12;
-  location->name = "wte";
-  file.root.locations.push_back(std::move(location));
-  program.commands[0]->location = 0;
-  return file;
-}
-
 TEST_P(ExecutorTest, IndexOutsideIsAnErrorWithItsPlace) {
   Binary binary = Binary::fromMemory(makeGatherFile(10000).serialize());
   Tensor table = ramp({4});
@@ -538,22 +519,6 @@ TEST_P(ExecutorTest, FreeReleasesTheInput) {
   inputs.push_back(ramp({4, 3}));
   submit(device, binary.program("forward"), std::move(inputs), &watch);
   EXPECT_TRUE(watch.releasedBeforeEnd);
-}
-
-TEST_P(ExecutorTest, ProfileNamesCommands) {
-  Binary binary = Binary::fromMemory(makeGatherFile(64).serialize());
-  Executor executor(device, binary.program("forward"));
-  Tensor tokens = Tensor::zeros(device, TensorDesc({64}, ElementType::i64));
-  executor.run({ramp({4}), tokens});
-  EXPECT_TRUE(executor.profile().empty());
-  executor.setProfiling(true);
-  executor.run({ramp({4}), tokens});
-  executor.run({ramp({4}), tokens});
-  auto profile = executor.profile();
-  ASSERT_EQ(profile.size(), 1u);
-  EXPECT_EQ(profile[0].label, "launch gather_f32");
-  EXPECT_EQ(profile[0].location, "model.py:12 (wte)");
-  EXPECT_EQ(profile[0].calls, 2u);
 }
 
 // Executors are handles: they outlive the binary's handle, and two threads

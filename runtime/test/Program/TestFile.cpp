@@ -201,4 +201,22 @@ TestFile makeAddFile(int64_t n) {
   return file;
 }
 
+TestFile makeGatherFile(int64_t n) {
+  TestFile file;
+  uint32_t kernel = file.addKernel("gather_f32", 1, {16, 0, 0}, {0, 8, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t table = addBuffer(program, schema::BufferKind::input, addInput(program, "table", {4}), 0, 16);
+  uint32_t indices = addBuffer(program, schema::BufferKind::input,
+                               addInput(program, "tokens", {n}, schema::ElementType::i64), 0, uint64_t(n) * 8);
+  uint32_t out = addBuffer(program, schema::BufferKind::output, addOutput(program, "out", {n}), 0, uint64_t(n) * 4);
+  addLaunch(program, kernel, {table, indices, out}, uint64_t(n), 8);
+  auto location = std::make_unique<schema::LocationT>();
+  location->file = "model.py";
+  location->line = 12;
+  location->name = "wte";
+  file.root.locations.push_back(std::move(location));
+  program.commands[0]->location = 0;
+  return file;
+}
+
 } // namespace segue::test

@@ -73,6 +73,8 @@ template <typename Body> Body &addCommand(schema::ProgramT &program, Body body) 
 
 /// "forward": doubled = 2 (x + y) over f32[n], with the sum in the arena.
 TestFile makeAddFile(int64_t n);
+/// "forward": out[i] = table[indices[i]], with a location.
+TestFile makeGatherFile(int64_t n);
 
 } // namespace segue::test
 

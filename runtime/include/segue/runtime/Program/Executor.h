@@ -35,16 +35,6 @@ struct SubmitCounters {
   uint64_t donations = 0;
 };
 
-/// The time of one command over the runs in profile mode.
-struct CommandProfile {
-  /// The kernel or library call: "launch gelu_3", "matmul 1x512x768x768".
-  std::string label;
-  /// The place in the source that the command comes from, or empty.
-  std::string location;
-  double seconds = 0;
-  uint64_t calls = 0;
-};
-
 class PreparedProgram;
 
 /// Makes all files let go of what they keep ready for `device`: constants and arenas on it,
@@ -101,10 +91,6 @@ public:
   const Program &program() const { return program_; }
   const DeviceRef &device() const { return device_; }
   SubmitCounters counters() const;
-
-  /// Turn the timing of each command on or off (off at first), and return what it measured.
-  void setProfiling(bool on) const;
-  std::vector<CommandProfile> profile() const;
 
 private:
   DeviceRef device_;
