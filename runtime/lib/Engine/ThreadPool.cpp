@@ -147,13 +147,12 @@ void ThreadPool::addWorkers(int count) noexcept {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  count = std::min(count, most_.load(std::memory_order_relaxed));
-  while (workers_.load(std::memory_order_relaxed) < count) {
+  while (workers_.load(std::memory_order_relaxed) < count && !isFull_.load(std::memory_order_relaxed)) {
     int thread = workers_.load(std::memory_order_relaxed) + 1;
     auto *worker = new (std::nothrow) Worker{this, thread, {}, last_};
     if (!worker || ::pthread_create(&worker->handle, nullptr, start, worker) != 0) {
       delete worker;
-      most_.store(thread - 1, std::memory_order_relaxed);
+      isFull_.store(true, std::memory_order_relaxed);
       break;
     }
     last_ = worker;
@@ -227,7 +226,7 @@ void ThreadPool::waitForHelpers(Slot &slot) {
 
 void ThreadPool::run(int threads, Body body, void *context) noexcept {
   threads = std::min(threads, int(kInside));
-  if (workers_.load(std::memory_order_relaxed) < std::min(threads - 1, most_.load(std::memory_order_relaxed)))
+  if (workers_.load(std::memory_order_relaxed) < threads - 1 && !isFull_.load(std::memory_order_relaxed))
     addWorkers(threads - 1);
   Slot *slot = takeSlot();
   if (slot) {
@@ -272,7 +271,7 @@ void ThreadPool::end() noexcept {
   if (insideRegion) // a body ends the process, and would wait for itself
     return;
   std::lock_guard lock(mutex_);
-  most_.store(0, std::memory_order_relaxed);
+  isFull_.store(true, std::memory_order_relaxed);
   ended_.store(true);
   opened_.fetch_add(1);
   wake(opened_, ~0u);

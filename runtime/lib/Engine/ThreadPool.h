@@ -45,7 +45,7 @@ public:
 
 private:
   static constexpr int64_t kLeastHold = 200'000'000, kMostHold = 1'600'000'000;
-  std::atomic<int64_t> until_{0}, hold_{kLeastHold};
+  std::atomic<int64_t> until_{0}, hold_{0};
 };
 
 class ThreadPool {
@@ -92,8 +92,9 @@ private:
   /// Counts the regions that were opened; workers wait for another.
   alignas(64) std::atomic<uint32_t> opened_{0};
   alignas(64) std::atomic<int> sleepers_{0};
-  /// The workers that there are, and that there may be.
-  std::atomic<int> workers_{0}, most_{1 << 14};
+  std::atomic<int> workers_{0};
+  /// True once no worker may be added: the system gave none, or the pool has ended.
+  std::atomic<bool> isFull_{false};
   std::atomic<bool> ended_{false};
   Crowd crowd_;
   std::mutex mutex_; // guards what follows

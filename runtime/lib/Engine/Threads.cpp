@@ -74,21 +74,35 @@ private:
 };
 } // namespace
 
-/// Calls `run(piece, thread)` for each piece, on up to `threads` threads.
-template <typename Run> static void runPieces(int64_t pieces, int threads, const Run &run) {
-  struct Region {
-    Parts parts;
-    const Run &run;
-  } region{Parts(pieces, threads), run};
-  ThreadPool::ofProcess().run(
-      threads,
-      [](void *context, int thread) {
-        FlushDenormals flush;
-        auto &region = *static_cast<Region *>(context);
-        region.parts.take(thread, [&](int64_t piece) { region.run(piece, thread); });
-      },
-      &region);
-}
+namespace {
+/// Pieces of a range, or items where there is no grain.
+struct Region {
+  Parts parts;
+  int64_t pieces, range, grains, grain;
+  void (*piece)(void *context, int64_t first, int64_t second);
+  void *context;
+
+  void run(int threads) {
+    ThreadPool::ofProcess().run(
+        threads,
+        [](void *region, int thread) {
+          FlushDenormals flush;
+          static_cast<Region *>(region)->take(thread);
+        },
+        this);
+  }
+
+private:
+  void take(int thread) {
+    parts.take(thread, [&](int64_t index) {
+      if (grain == 0)
+        piece(context, index, thread);
+      else
+        piece(context, grains * index / pieces * grain, std::min(grains * (index + 1) / pieces * grain, range));
+    });
+  }
+};
+} // namespace
 
 Threads::Threads(int count) : count_(count > 0 ? count : std::max(1, omp_get_max_threads())) {}
 
@@ -104,9 +118,7 @@ void Threads::splitRange(int64_t range, int64_t grain, Piece piece, void *contex
     return;
   }
   int64_t pieces = ThreadPool::ofProcess().isSlow() ? std::min<int64_t>(grains, threads * kFinePieces) : threads;
-  runPieces(pieces, threads, [=](int64_t index, int) {
-    piece(context, grains * index / pieces * grain, std::min(grains * (index + 1) / pieces * grain, range));
-  });
+  Region{Parts(pieces, threads), pieces, range, grains, grain, piece, context}.run(threads);
 }
 
 void Threads::takeItems(int64_t items, Piece piece, void *context) const {
@@ -119,5 +131,5 @@ void Threads::takeItems(int64_t items, Piece piece, void *context) const {
       piece(context, item, 0);
     return;
   }
-  runPieces(items, threads, [=](int64_t item, int thread) { piece(context, item, thread); });
+  Region{Parts(items, threads), items, 0, 0, 0, piece, context}.run(threads);
 }
