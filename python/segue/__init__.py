@@ -30,6 +30,7 @@ from .errors import (
     OutOfMemoryError, RankFailedError, StateTornError, UnsupportedError, UnsupportedOpError, ValuesDifferError, VersionError,
 )
 from .fitting import FitRow, FitTable, fit, fit_table
+from .generation import Generator, write_rows
 from .memory import Memory
 from .module import LoadedModule, Module
 from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
@@ -45,10 +46,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",
     "CompileError", "ConfigError", "CorruptFileError", "EarlyStop", "Error", "ExportError", "FallbackWarning", "FileError", "FitRow",
-    "FitTable", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
+    "FitTable", "Generator", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
     "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "Profile", "RAdam", "RMSprop",
     "RankFailedError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
     "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
-    "step_decay", "supported_ops", "warmup_cosine", "warmup_linear",
+    "step_decay", "supported_ops", "warmup_cosine", "warmup_linear", "write_rows",
 ]

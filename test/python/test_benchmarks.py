@@ -43,6 +43,11 @@ def test_convolutions():
     assert len(rows) == 2, text
 
 
+def test_generation():
+    text = output(warm.python(), ROOT / "bench/generate/run.py", "--config=T", "--length=24", "--tokens=6", "--rounds=1", "--profile")
+    assert re.findall(r"^\| (segue|eager) \|(?: [\d.]+ \|){3} equal \|$", text, re.M) == ["segue", "eager"], text
+
+
 def test_where_the_steps_of_a_gpt_go(tmp_path):
     weights = tmp_path / "gpt_t.npz"
     output(warm.python(), ROOT / "bench/peers/gpt_gen.py", "T", weights)

@@ -33,7 +33,7 @@ from .writer import GraphWriter, Value, element_type, port_attributes
 
 
 def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None,
-            look: Callable[[Any], None] | None = None) -> Captured:
+            look: Callable[[Any], None] | None = None, overwritten: int = 0) -> Captured:
     """Translate a module, called with these example arguments, to the `segue` dialect.
 
     Parameters
@@ -44,6 +44,8 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
         Example arguments: their shapes and element types are those of the program.
     look : callable, optional
         Is given what `torch.export` made, before it is translated.
+    overwritten : int
+        How many of the last inputs have their new values as the last results, in the same order: programs write these in the memory of the inputs.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
     program = exported(module, args, kwargs)
     if look is not None:
         look(program)
-    return _Importer(module, program, leaves, names).run(in_spec, signature)
+    return _Importer(module, program, leaves, names, overwritten).run(in_spec, signature)
 
 
 def _check_tensor(tensor: torch.Tensor, what: str):
@@ -166,8 +168,8 @@ def _mutates(graph_module) -> bool:
 
 class _Importer:
 
-    def __init__(self, module, program, leaves, names):
-        self.module, self.program = module, program
+    def __init__(self, module, program, leaves, names, overwritten=0):
+        self.module, self.program, self.overwritten = module, program, overwritten
         self.leaves, self.names = leaves, names
         self.writer = GraphWriter()
         self.arguments: list[Argument] = []
@@ -264,6 +266,14 @@ class _Importer:
 
     def _text(self, results, returned) -> str:
         ports = [(v, port_attributes(r.name, "output")) for r, v in zip(results, returned)]
+        if self.overwritten:
+            inputs = [(i, a) for i, a in enumerate(self.arguments) if a.role == "input"][-self.overwritten :]
+            for (place, argument), at in zip(inputs, range(len(ports) - self.overwritten, len(ports))):
+                found = None if at < 0 else (results[at].shape, results[at].dtype)
+                if found != (argument.shape, argument.dtype):
+                    what = "none" if found is None else f"{list(found[0])} of {found[1]}"
+                    raise InvalidArgumentError(f"input {argument.name!r} is {list(argument.shape)} of {argument.dtype}, and the result that is its new value is {what}")
+                ports[at] = (ports[at][0], f"segue.alias = {place} : i64, {ports[at][1]}")
         return f"module {{\n{self.writer.function('forward', self.ports, ports)}\n}}\n{self.writer.location_definitions()}\n"
 
 

@@ -24,7 +24,7 @@ using namespace segue;
 namespace {
 
 struct Buffers {
-  float *keys, *values, *query, *scores, *mask, *result, *inverseSum, *logSum, *wide;
+  float *keys, *values, *query, *scores, *mask, *result, *inverseSum, *logSum, *wide, *row;
 };
 
 class PanelAttention final : public AttentionPlan {
@@ -40,14 +40,20 @@ public:
 
   void run(const AttentionArgs &args) const override {
     auto lock = scratch_->lock();
-    threads_.forEachItem(spec_.batch * spec_.heads * runsPerHead_,
-                         [&](int64_t item, int64_t thread) { runItem(args, item, thread); });
+    threads_.forEachItem(spec_.batch * spec_.heads * runsPerHead_, [&](int64_t item, int64_t thread) {
+      isOneRow() ? runRow(args, item, thread) : runItem(args, item, thread);
+    });
   }
 
 private:
   void chooseItems();
   Buffers cutBuffers(ScratchCutter &cutter) const;
   void runItem(const AttentionArgs &args, int64_t item, int64_t thread) const;
+  void runRow(const AttentionArgs &args, int64_t item, int64_t thread) const;
+  /// True if keys and values are read where they lie.
+  bool isOneRow() const {
+    return spec_.rows == 1 && spec_.element == ElementType::f32 && spec_.dim > 0 && spec_.dim % kernels_.panel == 0;
+  }
 
   AttentionSpec spec_;
   Threads threads_;
@@ -81,6 +87,8 @@ Buffers PanelAttention::cutBuffers(ScratchCutter &cutter) const {
   buffers.result = cutter.floats(dim * panel);
   buffers.inverseSum = cutter.floats(panel);
   buffers.logSum = cutter.floats(panel);
+  if (isOneRow())
+    buffers.row = cutter.floats(keys);
   if (spec_.element != ElementType::f32)
     buffers.wide = cutter.floats(std::max(keys, panel) * dim);
   return buffers;
@@ -117,6 +125,37 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
     writeBlock(kernels_, type, rows, dim, buffers.result, buffers.wide, out, spec_.out[2]);
     std::copy_n(buffers.logSum, rows, args.lse + (batch * spec_.heads + head) * spec_.rows + row);
   }
+}
+
+/// The one row of a head, as when a token is generated: packed, keys and values would be written and read once more
+/// for nothing. The row is the first lane of a block whose other lanes hold zeros.
+void PanelAttention::runRow(const AttentionArgs &args, int64_t item, int64_t thread) const {
+  ScratchCutter cutter(scratch_->area(thread));
+  Buffers buffers = cutBuffers(cutter);
+  int64_t head = item % spec_.heads, batch = item / spec_.heads;
+  int64_t panel = kernels_.panel, dim = spec_.dim, seen = keysSeen(spec_, 0, 1);
+  auto floats = [&](const void *data, const auto &strides) {
+    return static_cast<const float *>(data) + headOffset(strides, batch, head);
+  };
+  const float *keys = floats(args.k, spec_.k), *values = floats(args.v, spec_.v);
+  std::copy_n(floats(args.q, spec_.q), dim, buffers.query);
+  kernels_.scale(dim, spec_.scale, buffers.query);
+  kernels_.multiplyRow(seen, dim, buffers.query, keys, spec_.k[2], buffers.row, /*accumulate=*/false, /*bias=*/nullptr);
+  std::fill_n(buffers.scores, seen * panel, 0.0f);
+  for (int64_t key = 0; key < seen; ++key)
+    buffers.scores[key * panel] = buffers.row[key];
+  if (buffers.mask)
+    fillMask(kernels_, spec_, args.mask, batch, head, 0, 1, seen, buffers.mask);
+  kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, 0, buffers.inverseSum, buffers.logSum});
+  for (int64_t key = 0; key < seen; ++key)
+    buffers.row[key] = buffers.scores[key * panel];
+  float *out = static_cast<float *>(args.out) + headOffset(spec_.out, batch, head);
+  for (int64_t column = 0; column < dim; column += panel)
+    kernels_.multiplyBlockRows(1, seen, buffers.row, values + column, spec_.v[2], buffers.result + column, dim,
+                               /*accumulate=*/false);
+  kernels_.scale(dim, *buffers.inverseSum, buffers.result);
+  std::copy_n(buffers.result, dim, out);
+  args.lse[batch * spec_.heads + head] = *buffers.logSum;
 }
 
 std::shared_ptr<const AttentionPlan> segue::makeAttentionPlan(const AttentionSpec &spec, Threads threads,

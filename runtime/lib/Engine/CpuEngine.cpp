@@ -30,6 +30,7 @@
 #include "PanelMatmul.h"
 #include "PlanCache.h"
 #include "QuantizedPanels.h"
+#include "RowMatmul.h"
 #include "Scratch.h"
 #include <atomic>
 #include <cassert>
@@ -68,6 +69,8 @@ std::shared_ptr<const MatmulPlan> CpuEngine::State::planMatmul(const MatmulSpec 
     if (spec.a.element != ElementType::f32)
       if (auto plan = makeOneDnnMatmul(spec, threads, scratch))
         return plan;
+    if (auto plan = makeRowMatmul(spec, threads, kernels))
+      return plan;
     return makePanelMatmul(spec, threads, scratch, kernels);
   });
 }

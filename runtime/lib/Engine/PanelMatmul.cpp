@@ -28,7 +28,7 @@ namespace {
 
 // Multiples of the tile rows (4, 6, 12) and panel widths (8, 16, 32) of all
 // instruction sets. b takes 1.1 MiB of the second-level cache, a 0.2 MiB.
-constexpr int64_t kDepth = 384, kRows = 120, kColumns = 768;
+constexpr int64_t kDepth = kPanelDepth, kRows = 120, kColumns = 768;
 
 /// Up to so many tiles of rows, packing b costs more than it saves.
 constexpr int64_t kRowsInPlace = 2;

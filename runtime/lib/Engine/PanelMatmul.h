@@ -21,6 +21,9 @@
 
 namespace segue::inline runtime {
 
+/// The depth that is summed up at once, before the next such block is added.
+inline constexpr int64_t kPanelDepth = 384;
+
 /// Makes a plan for any spec without problem; 16-bit operands are widened. The sum of an
 /// element has the same order whatever the number of threads.
 std::shared_ptr<const MatmulPlan> makePanelMatmul(const MatmulSpec &spec, Threads threads,

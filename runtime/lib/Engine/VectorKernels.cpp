@@ -181,6 +181,69 @@ template <int kStep> inline __attribute__((always_inline)) void transposeSquare(
   }
 }
 
+/// The floats of a column between asking for a line of it and using it.
+constexpr int64_t kRowPrefetch = 64;
+
+/// Sums of V vectors of columns that lie along the depth: squares of them are turned in registers, so that each lane
+/// adds up one column in the order of the depth, as a tile does.
+template <int V>
+inline __attribute__((always_inline)) void rowTile(int64_t depth, const float *a, const float *const *columns,
+                                                   float *sums) {
+  Vector sum[V];
+#pragma GCC unroll 4
+  for (int j = 0; j < V; ++j)
+    sum[j] = Vector{};
+  int64_t l = 0;
+  for (; l + kLanes <= depth; l += kLanes) {
+    Vector right[V][kLanes];
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        __builtin_prefetch(columns[j * kLanes + i] + l + kRowPrefetch);
+        right[j][i] = load(columns[j * kLanes + i] + l);
+      }
+      transposeSquare<kLanes / 2>(right[j]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      Vector left = splat(a[l + i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j)
+        sum[j] += left * right[j][i];
+    }
+  }
+  for (; l < depth; ++l) {
+    Vector left = splat(a[l]);
+    for (int j = 0; j < V; ++j) {
+      Vector column;
+      for (int i = 0; i < kLanes; ++i)
+        column[i] = columns[j * kLanes + i][l];
+      sum[j] += left * column;
+    }
+  }
+  for (int j = 0; j < V; ++j)
+    store(sums + j * kLanes, sum[j]);
+}
+
+void multiplyRow(int64_t columns, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
+                 bool accumulate, const float *bias) {
+  constexpr int kVectors = 2;
+  float sums[kVectors * kLanes];
+  const float *at[kVectors * kLanes];
+  for (int64_t j = 0; j < columns; j += kVectors * kLanes) {
+    int64_t count = columns - j < kVectors * kLanes ? columns - j : kVectors * kLanes;
+    for (int64_t i = 0; i < kVectors * kLanes; ++i) // the last column stands for those that are not there
+      at[i] = b + (j + (i < count ? i : count - 1)) * bStep;
+    rowTile<kVectors>(depth, a, at, sums);
+    for (int64_t i = 0; i < count; ++i) {
+      float sum = sums[i];
+      sum += bias ? bias[j + i] : 0;
+      c[j + i] = accumulate ? c[j + i] + sum : sum;
+    }
+  }
+}
+
 void transpose(int64_t rows, int64_t columns, const float *source, int64_t sourceStep, float *target,
                int64_t targetStep) {
   int64_t r = 0;
@@ -515,6 +578,7 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               multiply,
                                                               scaleColumns,
                                                               dot,
+                                                              multiplyRow,
                                                               softmax,
                                                               softmaxGrad,
                                                               gelu,

@@ -104,6 +104,10 @@ struct VectorKernels {
   /// Does data[r][i] *= factors[i], for data of [rows][panel].
   void (*scaleColumns)(int64_t rows, const float *factors, float *data);
   float (*dot)(int64_t count, const float *a, const float *b);
+  /// Does c[j] = or += sum over l < depth of a[l] * b[j * bStep + l] (+ bias[j]), for columns of
+  /// b that lie along the sum. Each sum has the bits that multiplyPacked gives it.
+  void (*multiplyRow)(int64_t columns, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
+                      bool accumulate, const float *bias);
 
   void (*softmax)(const SoftmaxBlock &block);
   void (*softmaxGrad)(const SoftmaxGradBlock &block);

@@ -224,6 +224,15 @@ TEST_P(AttentionTest, AgreesWithLoopsForAllTypesAndWaysToLie) {
       check(GetParam(), {2, 3, 50, 50, 24, true, MaskKind::none, type, lie});
 }
 
+// A row by itself reads keys and values where they lie, whose number is no multiple of anything.
+TEST_P(AttentionTest, AgreesWithLoopsForOneRow) {
+  for (MaskKind mask : {MaskKind::none, MaskKind::keep, MaskKind::add})
+    for (Lie lie : {Lie::Plain, Lie::Interleaved})
+      for (int64_t keys : {1, 3, 90, 257})
+        for (bool causal : {false, true})
+          check(GetParam(), {2, 3, 1, keys, 64, causal, mask, ElementType::f32, lie, /*maskRepeats=*/2});
+}
+
 // Each dimension of the mask alone may repeat, and all may.
 TEST_P(AttentionTest, AgreesWithLoopsForAllMasks) {
   for (MaskKind mask : {MaskKind::keep, MaskKind::add})

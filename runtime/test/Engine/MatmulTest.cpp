@@ -14,6 +14,7 @@
 #include <deque>
 #include <gtest/gtest.h>
 #include <mutex>
+#include <random>
 #include <thread>
 
 using namespace segue;
@@ -85,7 +86,7 @@ static void check(CpuEngine &engine, const MatmulSpec &spec) {
 
 static constexpr Extents kExtents[] = {{1, 1, 1, 1},     {1, 5, 7, 3},    {3, 13, 33, 17},   {1, 12, 32, 384},
                                        {2, 1, 100, 64},  {1, 130, 1, 50}, {1, 250, 70, 400}, {5, 64, 64, 64},
-                                       {1, 37, 800, 65}, {1, 3, 2, 1000}};
+                                       {1, 37, 800, 65}, {1, 3, 2, 1000}, {3, 2, 203, 37},  {1, 4, 70, 129}};
 
 class MatmulTest : public testing::TestWithParam<Machine> {};
 
@@ -198,6 +199,36 @@ TEST(MatmulDeterminismTest, IsTheSameAtEachRunAndThreadCount) {
         first = c.bytes();
       ASSERT_EQ(c.bytes(), first) << threads << " threads, repeat " << repeat;
     }
+}
+
+// Few rows read b where it lies along the sum, and pack it elsewhere: how it lies changes no bit.
+TEST(MatmulDeterminismTest, IsTheSameForFewRowsHoweverTheRightOperandLies) {
+  for (InstructionSet set : {InstructionSet::x86_64, InstructionSet::x86_64_v3, InstructionSet::x86_64_v4})
+    for (int64_t k : {40, 384, 1001})
+      for (int64_t n : {5, 64, 203})
+        for (int64_t m : {1}) { // panels serve more
+          CpuEngine engine(Threads(2), set);
+          MatmulSpec along{1, m, n, k}, across;
+          along.a = {ElementType::f32, {0, k, 1}};
+          along.c = {ElementType::f32, {0, n, 1}};
+          along.hasBias = true;
+          across = along;
+          along.b = {ElementType::f32, {0, 1, k}};
+          across.b = {ElementType::f32, {0, n, 1}};
+          std::vector<float> a(m * k), b(k * n), turned(k * n), bias(n), c(m * n), expected(m * n);
+          std::mt19937 random(uint32_t(k * n + m));
+          std::uniform_real_distribution<float> draw(-1, 1);
+          for (auto *values : {&a, &b, &bias})
+            std::ranges::generate(*values, [&] { return draw(random); });
+          for (int64_t l = 0; l < k; ++l)
+            for (int64_t j = 0; j < n; ++j)
+              turned[l * n + j] = b[j * k + l];
+          auto plan = engine.planMatmul(along);
+          EXPECT_TRUE(plan->describe().starts_with("rows")) << plan->describe();
+          plan->run(a.data(), b.data(), c.data(), bias.data());
+          engine.planMatmul(across)->run(a.data(), turned.data(), expected.data(), bias.data());
+          ASSERT_EQ(c, expected) << m << "x" << k << "x" << n;
+        }
 }
 
 TEST(MatmulPlanTest, EqualSpecsShareAPlan) {
