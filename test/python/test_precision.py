@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rank_programs import Adapters
 from safetensors.torch import save_file
-from torch import nn
 
 import segue
 from test_report import data_of, same_columns
@@ -21,25 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 from lora_slab import batches as text_batches  # noqa: E402
 from models import GPT, GPTConfig, add_lora  # noqa: E402
-from models.lora import LoraLinear  # noqa: E402
 
 RUN = os.environ.get("SEGUE_RUN", str(ROOT / "build" / "bin" / "segue-run"))
 DEVICE = "sim:dram=8MiB,pinned=8MiB,link=4GB/s,latency=2us"
-
-
-class Net(nn.Module):
-    """Four residual layers; the factor of an adapter says how large its gradients are."""
-
-    def __init__(self):
-        super().__init__()
-        self.h = nn.ModuleList(LoraLinear(nn.Linear(64, 64), 4, scale) for scale in (0.02, 1.0, 0.05, 2.0))
-        for layer in self.h:
-            nn.init.normal_(layer.b.weight, std=0.1)
-
-    def forward(self, x, targets):
-        for layer in self.h:
-            x = x + nn.functional.gelu(layer(x))
-        return ((x - targets) ** 2).mean()
 
 
 def batch(step: int) -> dict[str, torch.Tensor]:
@@ -50,11 +34,7 @@ def batch(step: int) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def setup(tmp_path):
     """A model maker, and a config over a slab of its frozen weights."""
-
-    def model():
-        torch.manual_seed(1)
-        return Net()
-
+    model = Adapters
     frozen = {n: p.detach() for n, p in model().named_parameters() if ".base." in n}
     save_file(frozen, tmp_path / "base.safetensors")
     subprocess.run([RUN, "quantize", tmp_path / "base.safetensors", "-o", tmp_path / "slab"], check=True, timeout=60,
