@@ -22,7 +22,7 @@ using namespace segue;
 using namespace segue::test;
 
 namespace {
-/// What a run leaves: losses and norms of its steps, the trained parameters, the state of the decisions.
+/// A Course is what a run leaves: losses and norms of its steps, the trained parameters, the state of the decisions.
 struct Course {
   std::vector<double> numbers;
   std::vector<float> parameters;
@@ -176,6 +176,17 @@ TEST_P(PrecisionRanks, ALossThatIsNoneOnOneRankTakesFormsBackOnBoth) {
     EXPECT_EQ(lowAfter, std::vector(2, 0)) << "in quarantine";
     EXPECT_EQ(rollbacks, std::vector(2, 1));
   }
+}
+
+// Where a rank has not all blocks, every one is refused before it trains.
+TEST(PrecisionRankRules, RanksThatGatherParametersAreRefused) {
+  loraBinary();
+  LoraFolder folder;
+  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
+    sessionOf(rank, precisionConfig(folder, dynamicPrecision(folder)), {.sharding = Sharding::Parameters});
+  });
+  for (const std::string &each : thrown)
+    expectPart(each, "ranks that gather parameters (zero3) or run some modules (pipeline) have not all");
 }
 
 // Ranks that would decide by other rules, or have other forms, are told before the first step.

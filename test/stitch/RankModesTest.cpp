@@ -562,8 +562,10 @@ TEST(RankModes, ARankWhoseUpdateFailsEndsTheOthers) {
         auto [code, what] = errorOf([&] { trainNorms(session, 4, rank.number(), 1); });
         EXPECT_EQ(code, rank.number() == bad ? ErrorCode::StateTorn : ErrorCode::RankFailed) << what;
         EXPECT_NE(what.find("a test wants no update"), what.npos) << what;
-        if (rank.number() != bad)
+        if (rank.number() != bad) {
+          EXPECT_NE(what.find("rank " + std::to_string(bad)), what.npos) << what;
           hasEnded = true;
+        }
         for (int i = 0; i < 2000 && !hasEnded; ++i)
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
         EXPECT_TRUE(hasEnded) << "the other one waits until this one's program ends";

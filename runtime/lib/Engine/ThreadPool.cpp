@@ -97,7 +97,7 @@ template <typename Done> static bool lookFor(const Done &done, int64_t begin, co
 }
 
 namespace {
-/// What a thread got of the time since it woke.
+/// A Share watches how much of the time since it woke a thread had a processor, and notices a crowd.
 class Share {
 public:
   /// Begins anew, at `time`.

@@ -53,7 +53,7 @@ DiskFigures measureDisk(const std::string &folder, uint64_t mostBytes, double se
 /// Measures a GPU, into a profile that has its version and `about`; `folder` is that of its
 /// disk, or empty.
 void measureGpu(const DeviceOptions &given, const std::string &folder, const MeasureOptions &options, Json &profile);
-/// The same of its flops and membw alone.
+/// Measures the flops and membw of a GPU alone, into a profile.
 void measureGpuSpeed(const DeviceOptions &given, double seconds, Json &profile);
 
 } // namespace segue::inline runtime

@@ -73,7 +73,7 @@ Roofline::Roofline(TimedRuns runs, const std::vector<ProgramTimes> &programs, st
   std::ranges::stable_sort(kinds_, isDearer);
 }
 
-/// What the commands have not taken of the time. On a device whose clock is not the host's, rounding may make it negative.
+/// Returns the time that no command has taken. Rounding would make it negative on a device whose clock is not the host's.
 double Roofline::between() const { return std::max(0.0, runs_.seconds - products_.seconds - others_.seconds); }
 
 //===----------------------------------------------------------------------===//

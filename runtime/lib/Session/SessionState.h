@@ -49,7 +49,7 @@ struct StepWord {
   /// batches that the rank was given.
   std::vector<double> losses;
   uint64_t batchHash = 0;
-  /// What Selective Precision says (PrecisionActor::word).
+  /// The word of Selective Precision (PrecisionActor::word).
   std::string precision;
 };
 

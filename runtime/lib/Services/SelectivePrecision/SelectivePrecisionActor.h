@@ -139,7 +139,7 @@ private:
   /// The number of times that a program has returned an output in the collection.
   std::map<std::tuple<const void *, size_t, uint32_t>, size_t> returned_;
   std::optional<double> loss_;
-  /// What the other ranks have not heard yet: forms that failed here, and the loss that ended a step, with its number.
+  /// The forms that failed here, and the loss that ended a step, with its number: other ranks have not heard of them yet.
   std::vector<FailedForm> failedForms_;
   std::optional<std::pair<int64_t, double>> lostLoss_;
   /// Copies of the batch, if the step that ends measures errors.

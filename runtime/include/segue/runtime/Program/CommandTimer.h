@@ -27,19 +27,19 @@
 
 namespace segue::inline runtime {
 
-/// What one command has taken. Its costs are those of commandCosts.
+/// A CommandTime is what one command has taken, beside its costs, which are those of commandCosts.
 struct CommandTime {
   /// The kernel or library call with its extents: "launch gelu_3", "matmul 1x512x768x3072"
   /// (batch, rows, sum, columns), "attention 8x6x256x64 over 256 keys".
   std::string label;
-  /// As CommandCost::kind.
+  /// The kind, as CommandCost has it.
   std::string kind;
   /// The place in the source that the command comes from, or empty.
   std::string location;
   /// The calls, and the seconds of all of them by the clock of the device.
   uint64_t calls = 0;
   double seconds = 0;
-  /// Of one call; 0 for copies over a link.
+  /// The flops and bytes of one call; 0 for copies over a link.
   uint64_t flops = 0, bytes = 0;
 };
 

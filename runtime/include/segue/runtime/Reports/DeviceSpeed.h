@@ -21,9 +21,9 @@
 namespace segue::inline runtime {
 
 struct DeviceSpeed {
-  /// Of products: f32 on a processor, bf16 on a GPU.
+  /// The speed of products: f32 on a processor, bf16 on a GPU.
   double flopsPerSecond = 0;
-  /// Each byte that is read or written counts; of memory beyond all caches.
+  /// The speed of memory beyond all caches; each byte that is read or written counts.
   double bytesPerSecond = 0;
   /// Where the figures come from: "AMD EPYC, measured in 1 s" or "laptop.json".
   std::string source;

@@ -56,7 +56,7 @@ public:
   Json json() const;
 
 private:
-  /// What some commands have taken in all.
+  /// A Sum is what some commands have taken in all.
   struct Sum {
     uint64_t calls = 0, bytes = 0, flops = 0;
     double seconds = 0, limitSeconds = 0;
