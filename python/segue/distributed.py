@@ -89,7 +89,13 @@ class GroupTransport:
         self._roll_call.meet(self._seconds)
         # Not by `new_group`, whose names depend on what other groups a rank is in, and which `destroy_process_group` ends. Gloo's own timeout comes
         # after ours, which says more.
-        self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore(f"{prefix}/gloo", store), self.rank, self.ranks, timedelta(seconds=self._seconds + 30))
+        try:
+            self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore(f"{prefix}/gloo", store), self.rank, self.ranks, timedelta(seconds=self._seconds + 30))
+        except RuntimeError as error:
+            why = self._roll_call.publish(self._roll_call.cause("when connections were made", _short(error)))
+            raise RankFailedError(f"RANK_FAILED: {why}") from None
+        if why := self._roll_call.connected(self._seconds):
+            raise RankFailedError(f"RANK_FAILED: {self._end(why)}")
 
     # --- calls ------------------------------------------------------------------------------
 

@@ -59,16 +59,32 @@ class RollCall:
     def meet(self, seconds: float) -> None:
         """Waits until every rank is there. Raises RankFailedError, naming those that are not."""
         self._set(f"here/{self._rank}", json.dumps([_machine(), os.getpid(), _beginning(os.getpid())]))
+        found, missing = self._found("here", seconds)
+        if missing and self._is_lost:
+            raise RankFailedError(f"RANK_FAILED: {self.cause('when ranks met')}")
+        if missing:
+            raise RankFailedError(f"RANK_FAILED: {ranks_text(missing)} made no trainer within {seconds:g} s; every rank makes the same trainers, in one order")
+        self._where = [tuple(json.loads(found[rank])) for rank in range(self._ranks)]
+
+    def connected(self, seconds: float) -> str | None:
+        """Says that this rank has its connections, and waits until all have theirs. Returns why they will not, where that is known.
+
+        A rank that went on before, and left at once, would break connections that another is still making.
+        """
+        self._set(f"connected/{self._rank}", "")
+        _, missing = self._found("connected", seconds, self.look)
+        return self.cause("when connections were made") if missing else None
+
+    def _found(self, what: str, seconds: float, in_vain: Callable[[], str | None] = lambda: None) -> tuple[dict[int, str], set[int]]:
+        """What each rank has written, and the ranks that have written nothing within the time, or when waiting is in vain."""
         until = time.monotonic() + seconds
         found: dict[int, str] = {}
-        while len(found) < self._ranks:
-            found |= self._texts("here", set(range(self._ranks)) - found.keys())
+        while True:
+            found |= self._texts(what, set(range(self._ranks)) - found.keys())
             missing = set(range(self._ranks)) - found.keys()
-            if missing and time.monotonic() > until:
-                raise RankFailedError(f"RANK_FAILED: {ranks_text(missing)} made no trainer within {seconds:g} s; every rank makes the same trainers, in one order")
-            if missing:
-                time.sleep(0.005)
-        self._where = [tuple(json.loads(found[rank])) for rank in range(self._ranks)]
+            if not missing or time.monotonic() > until or self._is_lost or in_vain():
+                return found, missing
+            time.sleep(0.005)
 
     def end(self) -> None:
         """Asks the store for nothing more."""

@@ -661,6 +661,27 @@ def ends(how):
     return losses
 
 
+def connects(how):
+    """How long a transport takes whose connections take rank 1 another 0.4 seconds, cannot be made there, or end its process; and what it raises."""
+    make = dist.ProcessGroupGloo
+
+    def slowly(*arguments):
+        made = make(*arguments)
+        time.sleep(0.4)
+        if how == "fails":
+            raise RuntimeError("Gloo connectFullMesh failed with [pair.cc:144] no connection")
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    if rank() == 1:
+        dist.ProcessGroupGloo = slowly
+    dist.barrier()
+    began = time.monotonic()
+    found = error_of(lambda: segue.distributed.GroupTransport())
+    return time.monotonic() - began, found
+
+
 def dies(folder, after, which, signal_name="SIGKILL", seconds=30, steps=100000, checkpoint="run.safetensors", every=3, strategy="ddp"):
     """Trains until the rank `which` is killed by a signal so many seconds after the first step; a run that was resumed goes on."""
     trainer = trainer_of(distributed=strategy)

@@ -422,6 +422,23 @@ def test_a_rank_that_leaves_is_named(ranks, how, words):
     assert done[1].code == (how == "exception")
 
 
+def test_no_rank_goes_on_before_all_have_connections(ranks):
+    """One that left at once would break those that another is still making."""
+    with ranks("connects", how="slowly") as group:
+        for seconds, error in group.results():
+            assert error == ["", ""] and seconds >= 0.4
+
+
+@pytest.mark.parametrize("how, words", [("fails", r"the connections between ranks failed when connections were made \(Gloo connectFullMesh failed with .*no connection\)"),
+                                        ("dies", r"rank 1 has died: process \d+ of this machine is no longer there")])
+def test_connections_that_fail_are_a_rank_that_fails(ranks, how, words):
+    with ranks("connects", how=how) as group:
+        done = [group.done(rank) for rank in range(TWO)]
+    for each in done[:1 if how == "dies" else TWO]:
+        seconds, (kind, text) = each.result
+        assert kind == "RankFailedError" and re.fullmatch(f"RANK_FAILED: {words}", text) and seconds < 10, each
+
+
 def test_ranks_that_are_killed_end_the_others_and_the_run_goes_on(ranks, alone, tmp_path):
     """At random moments, either rank: the other says at once who has died, and checkpoints are whole."""
     moments = random.Random(3)
