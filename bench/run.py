@@ -132,13 +132,13 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
         f"### Training step, config {args.config}, {args.threads} threads", "",
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end;"
         f" `{command}`; best of {args.rounds} medians over {args.steps - 5} steps.", "",
-        f"| peer | step ms (each run) | ratio to eager | CPU share | peak RSS MB | start-up s | loss0 | loss after {min(20, args.steps - 1)} |",
+        f"| peer | step ms (each run) | ratio to eager | CPU share | peak RSS MB (before the model) | start-up s | loss0 | loss after {min(20, args.steps - 1)} |",
         "| --- | --- | --: | --: | --: | --: | --: | --: |",
     ]
     for name, row in best.items():
         each = ", ".join(f"{r['step_ms_median']:.0f}" for r in results[name])
         ratio = f"{row['step_ms_median'] / reference['step_ms_median']:.2f}" if reference else "-"
-        lines.append(f"| {row['peer']} | {each} | {ratio} | {row['cpu_share']} | {row['peak_rss_mb']} | {row['compile_s']} |"
+        lines.append(f"| {row['peer']} | {each} | {ratio} | {row['cpu_share']} | {row['peak_rss_mb']} ({row['before_rss_mb']}) | {row['compile_s']} |"
                      f" {row['loss0']} | {row['late_loss']} |")
     if any(row["cpu_share"] < 0.9 * args.threads for row in best.values()):
         lines += ["", "A CPU share below 0.9 per thread: something else held the processors; read ratios, not times."]

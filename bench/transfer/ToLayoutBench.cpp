@@ -92,8 +92,9 @@ static void run(const Case &test, int threads, int rounds, const DeviceRef &devi
   int64_t rows = test.shape[0], columns = int64_t(from.elementCount()) / rows;
   Tensor source = Tensor::zeros(device, from);
   // Values of all magnitudes, none of them a NaN in any element type.
-  for (uint64_t i = 0; i < from.spanBytes(); ++i)
-    source.bytes()[i] = std::byte(i * 37 % 61);
+  std::byte *values = source.bytes();
+  for (uint64_t i = 0, end = from.spanBytes(); i < end; ++i)
+    values[i] = std::byte(i * 37 % 61);
   // From the runtime's allocator for all, so that pages are alike; written once.
   auto bytes = [&](uint64_t count) { return Tensor::zeros(device, TensorDesc({int64_t(count)}, ElementType::i8)); };
   Tensor target = bytes(to.spanBytes()), otherSource = bytes(moved / 2);

@@ -17,7 +17,7 @@
 #include "ElementCasts.h"
 #include <type_traits>
 
-#ifdef __F16C__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -60,7 +60,7 @@ template <typename To> void fromDoubleRun(int64_t count, const double *__restric
     narrow(source[i], to[i]);
 }
 
-#ifdef __F16C__
+#ifdef __AVX2__
 /// Converts a run to f16: the instruction rounds, saturates and keeps NaNs as narrow
 /// does, whatever the mode of the thread.
 template <> void fromFloatRun<F16>(int64_t count, const float *__restrict source, void *target) {
@@ -74,6 +74,79 @@ template <> void fromFloatRun<F16>(int64_t count, const float *__restrict source
   for (; i + 8 <= count; i += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i *>(to + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(source + i), _MM_FROUND_TO_NEAREST_INT));
+  for (; i < count; ++i)
+    narrow(source[i], to[i]);
+}
+#endif
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Compilers take words of 256 bits apart into halves and bytes by many more instructions
+// than it needs. AVX-512 has one.
+
+SEGUE_INLINE void storeHalves(void *to, __m256i first, __m256i second) {
+  _mm256_storeu_si256(static_cast<__m256i *>(to), _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), 0xd8));
+}
+/// Stores 32 words, of -128 to 127, as bytes.
+SEGUE_INLINE void storeBytes(void *to, const __m256i (&words)[4]) {
+  __m256i low = _mm256_packs_epi32(words[0], words[1]), high = _mm256_packs_epi32(words[2], words[3]);
+  __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(static_cast<__m256i *>(to), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+}
+
+/// Rounds what is no NaN, as narrow does.
+SEGUE_INLINE __m256i roundToBf16(__m256 values) {
+  __m256i bits = _mm256_castps_si256(values);
+  __m256i half = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_srli_epi32(_mm256_add_epi32(half, odd), 16);
+}
+/// These two do what narrow and encodeOne do.
+SEGUE_INLINE __m256i narrowToI8(__m256 values) {
+  __m256 clamped = _mm256_max_ps(_mm256_set1_ps(-128), _mm256_min_ps(_mm256_set1_ps(127), values));
+  return _mm256_cvttps_epi32(_mm256_and_ps(clamped, _mm256_cmp_ps(values, values, _CMP_ORD_Q)));
+}
+SEGUE_INLINE __m256i encodeInt8(__m256 values, __m256 inverse) {
+  __m256 scaled = _mm256_mul_ps(values, inverse), largest = _mm256_set1_ps(Int8Code::largest);
+  __m256 clamped = _mm256_max_ps(_mm256_set1_ps(-Int8Code::largest), _mm256_min_ps(largest, scaled));
+  __m256 magic = _mm256_set1_ps(12582912.0f);
+  __m256i rounded = _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(clamped, magic)), _mm256_castps_si256(magic));
+  return _mm256_and_si256(rounded, _mm256_castps_si256(_mm256_cmp_ps(scaled, scaled, _CMP_ORD_Q)));
+}
+
+template <> void toFloatRun<F16>(int64_t count, const void *source, float *__restrict target) {
+  auto *from = static_cast<const F16 *>(source);
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m256 values = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i)));
+    _mm256_storeu_ps(target + i, values);
+    if (_mm256_movemask_ps(_mm256_cmp_ps(values, values, _CMP_UNORD_Q))) // the instruction changes some NaNs
+      for (int64_t lane = i; lane < i + 8; ++lane)
+        target[lane] = toFloat(from[lane]);
+  }
+  for (; i < count; ++i)
+    target[i] = toFloat(from[i]);
+}
+
+template <> void fromFloatRun<Bf16>(int64_t count, const float *__restrict source, void *target) {
+  auto *__restrict to = static_cast<Bf16 *>(target);
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    __m256 first = _mm256_loadu_ps(source + i), second = _mm256_loadu_ps(source + i + 8);
+    storeHalves(to + i, roundToBf16(first), roundToBf16(second));
+    if (_mm256_movemask_ps(_mm256_cmp_ps(first, second, _CMP_UNORD_Q))) // there is a NaN, which is rare
+      for (int64_t lane = i; lane < i + 16; ++lane)
+        narrow(source[lane], to[lane]);
+  }
+  for (; i < count; ++i)
+    narrow(source[i], to[i]);
+}
+
+template <> void fromFloatRun<int8_t>(int64_t count, const float *__restrict source, void *target) {
+  auto *__restrict to = static_cast<int8_t *>(target);
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32)
+    storeBytes(to + i, {narrowToI8(_mm256_loadu_ps(source + i)), narrowToI8(_mm256_loadu_ps(source + i + 8)),
+                        narrowToI8(_mm256_loadu_ps(source + i + 16)), narrowToI8(_mm256_loadu_ps(source + i + 24))});
   for (; i < count; ++i)
     narrow(source[i], to[i]);
 }
@@ -120,6 +193,23 @@ void encodeRun(int64_t count, const float *__restrict source, float scale, uint8
   for (int64_t i = 0; i < count; ++i)
     codes[i] = encodeOne<Code>(source[i], inverse);
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+template <>
+void encodeRun<Int8Code>(int64_t count, const float *__restrict source, float scale, uint8_t *__restrict codes) {
+  float inverse = 1.0f / scale;
+  __m256 inverses = _mm256_set1_ps(inverse);
+  auto encode = [&](const float *from)
+      __attribute__((always_inline)) { return encodeInt8(_mm256_loadu_ps(from), inverses); };
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const float *from = source + i;
+    storeBytes(codes + i, {encode(from), encode(from + 8), encode(from + 16), encode(from + 24)});
+  }
+  for (; i < count; ++i)
+    codes[i] = encodeOne<Int8Code>(source[i], inverse);
+}
+#endif
 
 template <typename Code>
 void encodeEachRun(int64_t count, const float *__restrict source, const float *__restrict scales,

@@ -77,17 +77,12 @@ template <typename Vector> SEGUE_INLINE void streamStore(std::byte *to, const Ve
 // Rows
 //===----------------------------------------------------------------------===//
 
-/// Runs of at least one Vector: whole ones, then one that ends with the run.
-template <typename Vector>
-void copyRowsBy(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
-                int64_t targetStep) {
-  constexpr int64_t size = sizeof(Vector);
-  for (int64_t row = 0; row < rows; ++row, source += sourceStep, target += targetStep) {
-    Vector end = load<Vector>(source + bytes - size);
-    for (int64_t at = 0; at + size < bytes; at += size)
-      store(target + at, load<Vector>(source + at));
-    store(target + bytes - size, end);
-  }
+/// Whole lines to the beginning of a line.
+SEGUE_INLINE void streamLines(int64_t bytes, const std::byte *source, std::byte *target) {
+  for (int64_t at = 0; at < bytes; at += kLine)
+#pragma GCC unroll 4
+    for (int64_t part = 0; part < kLine; part += kVectorBytes)
+      streamStore(target + at + part, load<WholeVector>(source + at + part));
 }
 
 void streamRow(int64_t bytes, const std::byte *source, std::byte *target) {
@@ -97,23 +92,60 @@ void streamRow(int64_t bytes, const std::byte *source, std::byte *target) {
     std::memcpy(target, source, size_t(bytes));
     return;
   }
-  std::memcpy(target, source, size_t(head));
-  int64_t at = head;
-  for (; at + kLine <= bytes; at += kLine)
-#pragma GCC unroll 4
-    for (int64_t part = 0; part < kLine; part += kVectorBytes)
-      streamStore(target + at + part, load<WholeVector>(source + at + part));
-  std::memcpy(target + at, source + at, size_t(bytes - at));
+  if (head)
+    std::memcpy(target, source, size_t(head));
+  int64_t lines = (bytes - head) / kLine * kLine, end = head + lines;
+  streamLines(lines, source + head, target + head);
+  if (end < bytes)
+    std::memcpy(target + end, source + end, size_t(bytes - end));
 }
 
 /// The bytes from which the C library's copy is worth its call.
 constexpr int64_t kLongRun = 512;
+/// The bytes of a source that are asked for ahead of a copy of short runs, which the
+/// processor does not follow by itself.
+constexpr int64_t kRunsAhead = 2048;
+
+/// Asks for runs of the source before they are copied, and for the first ones of the next
+/// call as if it read on where these end: so do the tiles beside a tile, and the heads
+/// beside a head.
+struct AskAhead {
+  int64_t rows, bytes, step, ahead = bytes < kRunsAhead ? kRunsAhead / bytes : 1;
+
+  /// Called with the run that is copied now.
+  [[gnu::always_inline]] inline void operator()(int64_t row, const std::byte *source) const {
+    int64_t later = row + ahead;
+    const std::byte *next = later < rows ? source + ahead * step : source + (later % rows - row) * step + bytes;
+    for (int64_t at = 0; at < bytes && at < kRunsAhead; at += kLine)
+      __builtin_prefetch(next + at, 0, 2);
+  }
+};
+
+/// Runs of at least one Vector: whole ones, then one that ends with the run.
+template <typename Vector>
+void copyRowsBy(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
+                int64_t targetStep) {
+  constexpr int64_t size = sizeof(Vector);
+  bool asks = size == kVectorBytes && bytes >= kLine;
+  AskAhead ask{rows, bytes, sourceStep};
+  for (int64_t row = 0; row < rows; ++row, source += sourceStep, target += targetStep) {
+    if (asks)
+      ask(row, source);
+    Vector end = load<Vector>(source + bytes - size);
+    for (int64_t at = 0; at + size < bytes; at += size)
+      store(target + at, load<Vector>(source + at));
+    store(target + bytes - size, end);
+  }
+}
 
 void copyRows(int64_t rows, int64_t bytes, const std::byte *source, int64_t sourceStep, std::byte *target,
               int64_t targetStep, bool stream) {
   if (stream && isAligned(target, targetStep | bytes, kLine)) {
-    for (int64_t row = 0; row < rows; ++row)
-      streamRow(bytes, source + row * sourceStep, target + row * targetStep);
+    AskAhead ask{rows, bytes, sourceStep};
+    for (int64_t row = 0; row < rows; ++row) {
+      ask(row, source + row * sourceStep);
+      streamLines(bytes, source + row * sourceStep, target + row * targetStep);
+    }
     return;
   }
   if (bytes >= kLongRun) {
@@ -237,6 +269,23 @@ template <int kBytes> struct Square {
       else
         store(target + i * targetStep, v[i]);
   }
+
+  /// As many rows as make whole lines of the target, which stream: squares of narrower
+  /// vectors are put together first, as half a line would wait for the other half in a
+  /// buffer of which there are few.
+  static constexpr int lineRows = int(kLine) / kBytes;
+  SEGUE_INLINE void streamLine(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
+    if constexpr (lineRows == rows) {
+      transpose<true>(source, sourceStep, target, targetStep);
+    } else {
+      alignas(64) std::byte line[columns * kLine];
+      for (int r = 0; r < lineRows; r += rows)
+        transpose<false>(source + r * sourceStep, sourceStep, line + r * kBytes, kLine);
+#pragma GCC unroll 16
+      for (int i = 0; i < columns; ++i)
+        streamLines(kLine, line + i * kLine, target + i * targetStep);
+    }
+  }
 };
 
 template <typename Element>
@@ -252,31 +301,48 @@ void transposeElements(int64_t rows, int64_t columns, const std::byte *source, i
 /// processor follows by itself.
 constexpr int64_t kAhead = 256;
 
-/// `columns` and `rows` are at least a square's. Whole rows of squares stream
-/// where kStream. A source in the cache already is not asked for.
-template <int kBytes, bool kStream, bool kPrefetch = true>
+/// Asked is asked for while squares are made of a source that lies in the cache already;
+/// it has as many rows and columns.
+struct Asked {
+  const std::byte *source = nullptr;
+  int64_t step = 0;
+};
+
+/// `columns` and `rows` are at least a square's. Where kStream, whole lines of the target
+/// stream. With kInCache, `asked` is asked for in place of what follows in the source.
+template <int kBytes, bool kStream, bool kInCache = false>
 void transposeSquares(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
-                      int64_t targetStep) {
+                      int64_t targetStep, Asked asked = {}) {
   using Block = Square<kBytes>;
+  constexpr int64_t step = kStream ? Block::lineRows : Block::rows;
   // The last square of a line or column ends with it: what it overlaps is
   // written twice with the same bytes.
-  for (int64_t r = 0; r < rows; r += Block::rows) {
-    bool whole = r + Block::rows <= rows;
-    int64_t row = whole ? r : rows - Block::rows;
+  for (int64_t r = 0; r < rows; r += step) {
+    bool whole = r + step <= rows;
+    if (kStream && !whole) { // no whole line
+      int64_t left = rows - r < Block::rows ? Block::rows : rows - r, row = rows - left;
+      transposeSquares<kBytes, false, kInCache>(left, columns, source + row * sourceStep, sourceStep,
+                                                target + row * kBytes, targetStep);
+      return;
+    }
+    int64_t row = whole ? r : rows - step;
     for (int64_t c = 0; c < columns; c += Block::columns) {
       int64_t column = c + Block::columns <= columns ? c : columns - Block::columns;
       const std::byte *from = source + row * sourceStep + column * kBytes;
       std::byte *to = target + column * targetStep + row * kBytes;
-      if (kPrefetch && c * kBytes % kLine == 0) {
+      if (kInCache && asked.source && c * kBytes % kLine == 0)
+        for (int64_t i = 0; i < step; ++i)
+          __builtin_prefetch(asked.source + (row + i) * asked.step + column * kBytes, 0, 2);
+      if (!kInCache && c * kBytes % kLine == 0) {
         // Along these rows, then at the beginning of the next ones.
         int64_t ahead = c * kBytes + kAhead, end = columns * kBytes;
-        int64_t next = ahead < end ? row : r + Block::rows;
-        if (next + Block::rows <= rows)
-          for (int64_t i = 0; i < Block::rows; ++i)
+        int64_t next = ahead < end ? row : r + step;
+        if (next + step <= rows)
+          for (int64_t i = 0; i < step; ++i)
             __builtin_prefetch(source + (next + i) * sourceStep + (ahead < end ? ahead : ahead - end), 0, 2);
       }
-      if (kStream && whole)
-        Block::template transpose<true>(from, sourceStep, to, targetStep);
+      if constexpr (kStream)
+        Block::streamLine(from, sourceStep, to, targetStep);
       else
         Block::template transpose<false>(from, sourceStep, to, targetStep);
     }
@@ -288,24 +354,26 @@ constexpr int64_t kGatheredBytes = 1024;
 
 /// Narrow elements: a line of the target takes more rows of the source than
 /// memory likes to be read at once. Longer runs of one row after the other are
-/// brought into the cache, and squares are made there.
+/// brought into the cache, and squares are made there. `rows` are at least a line's where
+/// kStream.
 template <int kBytes, bool kStream>
 void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                        int64_t targetStep) {
   using Block = Square<kBytes>;
+  constexpr int64_t step = kStream ? Block::lineRows : Block::rows;
   constexpr int64_t pitch = kGatheredBytes + kLine, most = kGatheredBytes / kBytes, rowsAhead = 4;
-  alignas(64) std::byte gathered[Block::rows * pitch];
-  for (int64_t r = 0; r < rows; r += Block::rows) {
-    bool whole = r + Block::rows <= rows;
-    int64_t row = whole ? r : rows - Block::rows;
+  alignas(64) std::byte gathered[step * pitch];
+  for (int64_t r = 0; r < rows; r += step) {
+    bool whole = r + step <= rows;
+    int64_t row = whole ? r : rows - step;
     for (int64_t c = 0; c < columns; c += most) {
       // The last piece ends with the rows, as the last square does.
       int64_t count = columns < most ? columns : most, column = c + count <= columns ? c : columns - count;
       const std::byte *from = source + row * sourceStep + column * kBytes;
-      for (int64_t i = 0; i < Block::rows; ++i) {
+      for (int64_t i = 0; i < step; ++i) {
         const std::byte *run = from + i * sourceStep;
         std::byte *to = gathered + i * pitch;
-        bool asks = i + rowsAhead < Block::rows;
+        bool asks = i + rowsAhead < step;
         int64_t at = 0;
         for (; at + kLine <= count * kBytes; at += kLine) {
           if (asks)
@@ -317,10 +385,14 @@ void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, i
         std::memcpy(to + at, run + at, size_t(count * kBytes - at));
       }
       std::byte *to = target + column * targetStep + row * kBytes;
+      // The piece that comes next is as large, but for the last ones.
+      Asked next{c + most < columns ? from + most * kBytes : source + (row + step) * sourceStep, sourceStep};
+      if (c + most < columns ? c + 2 * most > columns : row + 2 * step > rows)
+        next = {};
       if (kStream && whole)
-        transposeSquares<kBytes, true, false>(Block::rows, count, gathered, pitch, to, targetStep);
+        transposeSquares<kBytes, true, true>(step, count, gathered, pitch, to, targetStep, next);
       else
-        transposeSquares<kBytes, false, false>(Block::rows, count, gathered, pitch, to, targetStep);
+        transposeSquares<kBytes, false, true>(step, count, gathered, pitch, to, targetStep, next);
     }
   }
 }
@@ -328,8 +400,8 @@ void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, i
 /// Bytes of a line of the target, and lines, that are put together before they
 /// are streamed: of narrow elements more lines, so that runs of the source are
 /// long.
-template <int kBytes> constexpr int64_t kStagedBytes = kBytes == 1 ? 256 : kBytes == 2 ? 512 : 2048;
-template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 2 ? 256 : 64;
+template <int kBytes> constexpr int64_t kStagedBytes = kBytes == 2 ? 512 : kBytes == 1 ? 512 : 512;
+template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 4 ? 256 : kBytes == 2 ? 256 : 128;
 
 /// Lines of the target that do not begin and end with a line of the cache: long
 /// pieces of them are made in the cache and streamed from the first place that
@@ -356,7 +428,7 @@ void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int
                           : kStagedLines<kBytes>;
       lines = lines < columns - c ? lines : columns - c;
       const std::byte *from = source + r * sourceStep + c * kBytes;
-      if constexpr (kBytes == 1)
+      if (kBytes <= 2 && sourceStep > kGatheredBytes)
         transposeGathered<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
       else
         transposeSquares<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
@@ -380,16 +452,15 @@ template <int kBytes>
 void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                int64_t targetStep, bool stream) {
   using Block = Square<kBytes>;
-  // A streamed line must be whole, so only vectors as long as a line stream.
-  bool aligned = kVectorBytes == kLine && isAligned(target, targetStep, kLine);
+  bool aligned = isAligned(target, targetStep, kLine) && rows >= Block::lineRows; // whole lines stream alone
   if (rows < Block::rows || columns < Block::columns)
     transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
+  else if (stream && rows * kBytes >= kStagedBytes<kBytes> && !(aligned && kVectorBytes == kLine))
+    transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && aligned && kBytes <= 2)
     transposeGathered<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && aligned)
     transposeSquares<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
-  else if (stream && rows * kBytes >= kStagedBytes<kBytes>)
-    transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
   else
     transposeSquares<kBytes, false>(rows, columns, source, sourceStep, target, targetStep);
 }

@@ -23,8 +23,8 @@ static constexpr int64_t bandBytes = 64 << 10;
 static constexpr int64_t leastTransposeBand = 64, mostTransposeBand = 1024, leastByteBand = 2048, transposeShares = 8;
 /// The extent of a square of a strided copy that goes against the source.
 static constexpr int64_t stridedBlock = 32;
-/// Runs of the source below this share cache lines with their neighbours.
-static constexpr int64_t shortRunBytes = 128;
+/// Runs of up to so many bytes are read with those that lie beside them in the source: memory likes longer ones.
+static constexpr int64_t shortRunBytes = 256;
 
 uint64_t CopyBox::elements() const {
   uint64_t count = uint64_t(across.extent) * uint64_t(along.extent) * uint64_t(inner.extent);
@@ -137,7 +137,7 @@ static void arrange(CopyBox &box, std::vector<BoxDim> dims, int64_t sourceBytes,
     box.leaf = Leaf::Straight;
     box.along = takeLast(dims);
     box.band = bandOfRuns;
-    if (runBytes < shortRunBytes)
+    if (runBytes <= shortRunBytes)
       if (auto across = takeStraightest(dims, box.along.source)) {
         box.across = *across;
         box.band = stridedBlock;

@@ -49,8 +49,13 @@ static constexpr uint64_t streamBytes = 4 << 20;
 static constexpr int64_t quantizeBlockBytes = 128 << 10;
 /// The number of elements that are gathered or scattered at a time.
 static constexpr int64_t gatherElements = 512;
-/// A transpose that converts does so in squares.
-static constexpr int64_t squareExtent = 64;
+/// Runs of fewer elements are laid side by side before they are converted, up to so many bytes of either side.
+static constexpr int64_t shortRun = 64, shortRunsBytes = 8 << 10;
+/// A transpose that converts does so in blocks of so many rows of the source, whose elements become runs of the target,
+/// and of so many bytes of the target in all.
+static constexpr int64_t blockRows = 256, blockBytes = 64 << 10, rowsAhead = 4;
+/// Rows that are quantised at a time of a source that is straight along the rows.
+static constexpr int64_t quantizeBlockRows = 64;
 
 namespace {
 /// Computes with denormals while it lives, whatever the thread is set to: a copy
@@ -264,7 +269,7 @@ void CopyPlan::Impl::planBlocks() {
                      return dim.source.extent == 1 || dim.source.stride >= sourceRows.stride;
                    });
   if (alongRows)
-    block = std::max(block, squareExtent);
+    block = std::max(block, quantizeBlockRows);
   int64_t unit = std::lcm(sourceRows.tile, dims_[0].target.tile);
   block = (block + unit - 1) / unit * unit;
   if (block >= rows)
@@ -416,9 +421,9 @@ template <typename Fn> static void walk(const CopyBox &box, int64_t begin, int64
 /// once and laid out. They share no rows.
 void CopyPlan::Impl::convertShortRuns(const CopyBox &box, const RunConverter &converter, const Memory &memory,
                                       int64_t count) const {
-  alignas(64) std::byte gathered[gatherElements * 8], converted[gatherElements * 8];
+  alignas(64) std::byte gathered[shortRunsBytes], converted[shortRunsBytes];
   int64_t sourceRun = box.inner.extent * sourceBytes_, targetRun = box.inner.extent * targetBytes_;
-  int64_t perBlock = std::max<int64_t>(gatherElements / box.inner.extent, 1);
+  int64_t perBlock = shortRunsBytes / std::max(sourceRun, targetRun);
   for (int64_t first = 0; first < count; first += perBlock) {
     int64_t rows = std::min(perBlock, count - first);
     const std::byte *from = memory.source + first * box.along.source;
@@ -426,9 +431,11 @@ void CopyPlan::Impl::convertShortRuns(const CopyBox &box, const RunConverter &co
     bool straightSource = box.along.source == sourceRun, straightTarget = box.along.target == targetRun;
     if (!straightSource)
       kernels_->copyRows(rows, sourceRun, from, box.along.source, gathered, sourceRun, false);
-    converter.run(rows * box.inner.extent, straightSource ? from : gathered, straightTarget ? to : converted,
-                  memory.rows, {});
-    if (!straightTarget)
+    bool direct = straightTarget && !stream_;
+    converter.run(rows * box.inner.extent, straightSource ? from : gathered, direct ? to : converted, memory.rows, {});
+    if (straightTarget && stream_)
+      kernels_->stream(rows * targetRun, converted, to);
+    else if (!straightTarget)
       kernels_->copyRows(rows, targetRun, converted, targetRun, to, box.along.target, stream_);
   }
 }
@@ -448,7 +455,6 @@ void CopyPlan::Impl::copyStraight(const CopyBox &box, const RunConverter &conver
     convert(converter, count * box.inner.extent, memory.source, memory.target, memory.rows, {});
     return;
   }
-  constexpr int64_t shortRun = 64;
   if (box.inner.extent < shortRun && !converter.usesRows()) {
     convertShortRuns(box, converter, memory, count);
     return;
@@ -476,25 +482,22 @@ void CopyPlan::Impl::transpose(const CopyBox &box, const RunConverter &converter
     return;
   }
   // Converted as they lie, then transposed.
-  alignas(64) std::byte square[squareExtent * squareExtent * 8];
-  int64_t pitch = squareExtent * targetBytes_;
-  for (int64_t first = 0; first < box.inner.extent; first += squareExtent) {
-    int64_t lines = std::min(squareExtent, box.inner.extent - first);
-    for (int64_t column = 0; column < count; column += squareExtent) {
-      int64_t columns = std::min(squareExtent, count - column);
-      // More rows are read at once than the processor follows by itself.
-      int64_t ahead = column + columns < count ? columns * sourceBytes_
-                      : first + 2 * squareExtent <= box.inner.extent
-                          ? squareExtent * box.inner.source - column * sourceBytes_
-                          : 0;
+  alignas(64) std::byte converted[blockBytes];
+  int64_t pitch = blockBytes / blockRows, blockColumns = pitch / targetBytes_;
+  for (int64_t first = 0; first < box.inner.extent; first += blockRows) {
+    int64_t lines = std::min(blockRows, box.inner.extent - first);
+    for (int64_t column = 0; column < count; column += blockColumns) {
+      int64_t columns = std::min(blockColumns, count - column);
       for (int64_t i = 0; i < lines; ++i) {
         const std::byte *from = memory.source + (first + i) * box.inner.source + column * sourceBytes_;
-        for (int64_t at = 0; at < columns * sourceBytes_; at += 64)
-          __builtin_prefetch(from + ahead + at);
-        converter.run(columns, from, square + i * pitch, memory.rows,
+        // The processor follows no runs of different rows by itself.
+        if (i + rowsAhead < lines)
+          for (int64_t at = 0; at < columns * sourceBytes_; at += 64)
+            __builtin_prefetch(from + rowsAhead * box.inner.source + at, 0, 2);
+        converter.run(columns, from, converted + i * pitch, memory.rows,
                       {memory.firstRow + (first + i) * box.inner.row + column * box.along.row, box.along.row});
       }
-      kernel(lines, columns, square, pitch, memory.target + first * targetBytes_ + column * box.along.target,
+      kernel(lines, columns, converted, pitch, memory.target + first * targetBytes_ + column * box.along.target,
              box.along.target, stream_);
     }
   }
