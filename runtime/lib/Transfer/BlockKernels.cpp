@@ -452,6 +452,7 @@ template <int kBytes>
 void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                int64_t targetStep, bool stream) {
   using Block = Square<kBytes>;
+  stream = stream && kVectorBytes > 16; // V1 is small
   bool aligned = isAligned(target, targetStep, kLine) && rows >= Block::lineRows; // whole lines stream alone
   if (rows < Block::rows || columns < Block::columns)
     transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
