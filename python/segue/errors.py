@@ -150,7 +150,7 @@ class StateTornError(Error):
 
 
 class RankFailedError(Error, ConnectionError):
-    """Another rank has failed, ended or does something else; the message names it. The state of the last finished step is kept."""
+    """Another rank has failed, ended or does something else; the message names it, and says whether parameters are those of the last finished step."""
 
     code = "RANK_FAILED"
 

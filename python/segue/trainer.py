@@ -346,7 +346,8 @@ class Trainer(Checkpoints, Figures, Parameters):
             A parameter is no longer the tensor that the trainer was made with (``param.data = ...``), or its values were changed
             in PyTorch while the trainer has them on a device of its own; both would be lost silently.
         RankFailedError
-            Another rank cannot take the step, and the message says which and why, or it has ended; nothing has changed on any.
+            Another rank cannot take the step, and the message says which and why, or it has ended. Parameters are those of the step before
+            where the message says so; otherwise resume from a checkpoint.
         """
         self._check_bound()
         rates = self.optimizer.rates(self.step_count)

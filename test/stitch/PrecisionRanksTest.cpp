@@ -203,3 +203,23 @@ TEST(PrecisionRankRules, RulesThatDifferAreNamed) {
     expectPart(each, "history_window");
   }
 }
+
+// A calibration that fails on one rank is told each time that it is tried, and nobody waits for that rank.
+TEST_P(PrecisionRanks, ACalibrationThatFailsIsToldEachTime) {
+  LoraFolder folder;
+  std::string config = precisionConfig(folder, dynamicPrecision(folder), "", 0.3);
+  EXPECT_EQ(onRanks(2, GetParam(),
+                    [&](Rank &rank) {
+                      Session session = sessionOf(rank, config);
+                      TensorMap batch = loraBatch(rank.device, 0);
+                      if (rank.number() == 1)
+                        batch.erase(batch.begin());
+                      for (int tries = 0; tries < 2; ++tries) {
+                        std::string what = messageOf([&] { session.step(batch, 1e-2); });
+                        if (rank.number() == 0)
+                          expectPart(what, "rank 1 cannot take step 1");
+                      }
+                    },
+                    {.timeoutSeconds = 5}),
+            nothing(2));
+}

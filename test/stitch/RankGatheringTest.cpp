@@ -626,3 +626,30 @@ TEST(RankGathering, RandomRunsThatGather) {
               nothing(ranks));
   }
 }
+
+// A parameter whose update has failed in its queue comes to nobody: the others hear whose it is and what to do.
+TEST(RankGathering, AnUpdateThatFailsLateEndsTheOthers) {
+  for (const char *device : {"cpu:threads=1", "sim:streams,pinned=16MiB,threads=1,dram=16MiB,adversarial=3"})
+    for (int bad : {0, 1}) {
+      SCOPED_TRACE(std::string(device) + ", rank " + std::to_string(bad));
+      EXPECT_EQ(onRanks(2, device,
+                        [&](Rank &rank) {
+                          Session session = gatheringSession(rank, "");
+                          trainNorms(session, 2, rank.number(), 1);
+                          Tensor own;
+                          for (const ParameterInfo &info : session.parameters())
+                            if (std::ranges::count(session.parametersElsewhere(), info.key) == 0)
+                              own = session.parameter(info.key);
+                          if (rank.number() == bad) // as work that is queued says it
+                            own.storage()->outcome()->fail(Error(ErrorCode::TransferFailed, "a test wants no update"));
+                          auto [code, what] = errorOf([&] { trainNorms(session, 1, rank.number(), 1); });
+                          EXPECT_EQ(code, rank.number() == bad ? ErrorCode::StateTorn : ErrorCode::RankFailed) << what;
+                          EXPECT_NE(what.find("step 2 was torn: its optimizer failed midway"), what.npos) << what;
+                          EXPECT_NE(what.find("load the last checkpoint"), what.npos) << what;
+                          EXPECT_EQ(what.find("are those of step"), what.npos) << what;
+                          EXPECT_TRUE(rank.number() == bad || what.find("rank " + std::to_string(bad)) != what.npos) << what;
+                        },
+                        {.timeoutSeconds = 10}),
+                nothing(2));
+    }
+}

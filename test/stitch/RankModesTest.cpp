@@ -562,6 +562,7 @@ TEST(RankModes, ARankWhoseUpdateFailsEndsTheOthers) {
         auto [code, what] = errorOf([&] { trainNorms(session, 4, rank.number(), 1); });
         EXPECT_EQ(code, rank.number() == bad ? ErrorCode::StateTorn : ErrorCode::RankFailed) << what;
         EXPECT_NE(what.find("a test wants no update"), what.npos) << what;
+        EXPECT_NE(what.find("load the last checkpoint"), what.npos) << what;
         if (rank.number() != bad) {
           EXPECT_NE(what.find("rank " + std::to_string(bad)), what.npos) << what;
           hasEnded = true;
@@ -572,4 +573,46 @@ TEST(RankModes, ARankWhoseUpdateFailsEndsTheOthers) {
       });
       EXPECT_EQ(thrown, nothing(2));
     }
+}
+
+/// Fails in the third block of a forward.
+namespace {
+struct FailsInForward final : ForwardEvents {
+  int blocksLeft = -1;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::BlockBegin &begin) {
+    if (blocksLeft > 0 && begin.program.name().starts_with("forward") && !--blocksLeft)
+      throw Error(ErrorCode::TransferFailed, "a test wants no more blocks");
+  }
+  void on(const auto &) {}
+};
+} // namespace
+
+// Where forward makes the updates of the step before, one that fails midway leaves parameters between two steps: the
+// others hear that, and not that they are those of a step.
+TEST(RankModes, AForwardThatFailsAmidUpdatesEndsTheOthers) {
+  DeepModel inForward = model;
+  inForward.optimizer = "adamw:in-forward=true";
+  Binary file = inForward.compiled();
+  for (int bad : {0, 1}) {
+    SCOPED_TRACE(bad);
+    EXPECT_EQ(onRanks(2, "cpu:threads=1",
+                      [&](Rank &rank) {
+                        FailsInForward fails;
+                        SessionOptions options = optionsOf({"", ""});
+                        options.events = &fails;
+                        options.collectives = rank.together;
+                        Session session(rank.device, {{"deep", file}}, std::move(options));
+                        setValues(session);
+                        trainNorms(session, 2, rank.number(), 1);
+                        if (rank.number() == bad)
+                          fails.blocksLeft = 3;
+                        auto [code, what] = errorOf([&] { trainNorms(session, 1, rank.number(), 1); });
+                        EXPECT_EQ(code, rank.number() == bad ? ErrorCode::StateTorn : ErrorCode::RankFailed) << what;
+                        EXPECT_NE(what.find("step 2 was torn: forward, which updates parameters"), what.npos) << what;
+                        EXPECT_NE(what.find("load the last checkpoint"), what.npos) << what;
+                        EXPECT_EQ(what.find("are those of step"), what.npos) << what;
+                      }),
+              nothing(2));
+  }
 }

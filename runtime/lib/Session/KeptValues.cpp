@@ -48,7 +48,7 @@ bool KeptValues::putBack() const {
 }
 
 KeptValues Session::State::keep(std::span<const Tensor> values) {
-  if (values.empty() || !torn.empty() || hasLostState())
+  if (values.empty() || !torn.empty() || lostState())
     return {};
   try {
     flush(); // the values that a step left on the device
@@ -69,7 +69,7 @@ void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<Fi
                                const std::function<void()> &checkSources) {
   hasAgreed = false;
   ++timesGiven;
-  if (torn.empty() && !hasLostState())
+  if (torn.empty() && !lostState())
     makeDeferred(); // an update that waits is of what is here, and not of what comes
   deferred.reset();
   std::vector<Tensor> fresh(values.size()), from, into;

@@ -540,6 +540,16 @@ void Session::State::abort() {
     services->abortStep();
 }
 
+void Session::State::giveUp(const std::exception &error, const std::string &midway) {
+  if (std::exchange(isUpdating, false)) {
+    noteTorn(deferred ? step : step + 1, midway);
+    deferred.reset();
+  }
+  settlesWhole();
+  tellFailure(error);
+  abort();
+}
+
 void Session::State::requireTrainable() const {
   requireWhole();
   requireValues();
@@ -567,6 +577,7 @@ double Session::forwardBackward(const TensorMap &batch) {
   std::optional<double> badLoss;
   try {
     if (!s.waiting && s.announced.empty()) {
+      s.beginMeetings();
       s.calibrateIfNeeded(std::span(&batch, 1));
       s.beginShared({});
     }
@@ -618,23 +629,15 @@ double Session::forwardBackward(const TensorMap &batch) {
     ++s.waiting;
     return loss;
   } catch (const std::exception &error) {
-    bool isUpdating = s.isUpdating, isForward = s.deferred.has_value();
-    s.tellFailure(error);
-    s.abort();
-    if (isUpdating) {
-      s.deferred.reset();
-      std::string which = isForward ? "forward" : "backward";
-      s.tear(isForward ? s.step : s.step + 1, which + ", which updates parameters, failed midway (" + error.what() + ")");
-    }
+    s.giveUp(error, std::string(s.deferred ? "forward" : "backward") + ", which updates parameters, failed midway (" +
+                        error.what() + ")");
     if (s.precision && badLoss)
       s.precision->lossOfAborted(*badLoss);
     for (const auto &[name, tensor] : batch)
       if (tensor)
         giveBack(tensor);
-    if (!s.torn.empty() || !s.hasLostState())
-      throw;
-    // The failure is that of the optimizer of the step before, in its queue.
-    s.tear(s.step, std::string("its optimizer failed midway (") + error.what() + ")");
+    s.requireWhole(); // the failure may be that of the optimizer of the step before, in its queue
+    throw;
   }
 }
 
@@ -716,6 +719,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   State::StepSizes step;
   state_->cause.reset();
   try {
+    state_->beginMeetings();
     state_->calibrateIfNeeded(microBatches);
     state_->beginShared(microBatches);
     step = state_->stepSizes(microBatches);
@@ -723,6 +727,10 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
     state_->checkRates(rates);
   } catch (const std::exception &error) {
     state_->tellFailure(error);
+    if (state_->cause) // what another rank says of it
+      throw *std::exchange(state_->cause, std::nullopt);
+    if (auto *known = dynamic_cast<const Error *>(&error); !known || known->code() != ErrorCode::RankFailed)
+      state_->requireWhole();
     throw;
   }
   struct Announced {

@@ -322,11 +322,9 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
   result.loss = s.lossSum / double(s.waiting);
   result.lossScale = s.lossScale();
   // A failure from here on has updated nothing yet, unless backward has.
-  auto giveUp = [&s, isUpdating = s.isUpdating](const std::exception &error) {
-    s.tellFailure(error);
-    s.abort();
-    if (isUpdating)
-      s.tear(s.step + 1, std::string("backward had updated parameters when this was found: ") + error.what());
+  auto giveUp = [&s](const std::exception &error) {
+    s.giveUp(error, std::string("backward had updated parameters when this was found: ") + error.what());
+    s.requireWhole();
   };
   try {
     s.enterOptimizer();
@@ -395,13 +393,17 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
       s.runOptimizer(plan, std::move(tensors));
       writing = true;
     } catch (const std::exception &error) {
+      bool isTorn = hasBegun && (writing || !refusedAtOnce(error));
+      if (isTorn)
+        s.noteTorn(result.step,
+                   "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
       if (s.isShared()) // the others have agreed to update, and some wait for what this rank was to send
-        s.options.collectives->abandon(error.what());
+        s.options.collectives->abandon(isTorn ? tornError(s.torn).what()
+                                              : std::string(error.what()) +
+                                                    "; other ranks have updated parameters: load the last checkpoint");
       s.abort();
-      if (!hasBegun || (!writing && refusedAtOnce(error)))
-        throw;
-      s.tear(result.step,
-             "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
+      s.requireWhole();
+      throw;
     }
   }
   s.shareUpdates(result.step);

@@ -245,6 +245,18 @@ std::vector<std::vector<std::string>> Session::loadWeights(std::span<const std::
   return unused;
 }
 
+Error tornError(const std::string &why) {
+  return Error(ErrorCode::StateTorn, why + "; parameters are between two steps: load the last checkpoint");
+}
+
+/// Says why a step is torn, a queued write of which has failed: the optimizer's, or one of what another rank updates.
+static std::string tornByLoss(int64_t step, const Error &loss) {
+  return "step " + std::to_string(step) + " was torn: " +
+         (loss.code() == ErrorCode::RankFailed ? "updates of another rank have not come ("
+                                               : "its optimizer failed midway (") +
+         loss.what() + ")";
+}
+
 void Session::State::requireValues() const {
   size_t missing = 0, first = 0;
   for (size_t slot = values.size(); slot-- > 0;)
@@ -257,15 +269,31 @@ void Session::State::requireValues() const {
                                             ") has no value" + others + "; set parameters or load weights first");
 }
 
-bool Session::State::hasLostState() const {
-  auto isLost = [&](const Tensor &tensor) {
-    return tensor && tensor.storage()->failure() && !streamed->isOnDevice(tensor);
+const Error *Session::State::lostState() const {
+  auto lossOf = [&](const Tensor &tensor) {
+    const Error *failure = tensor ? tensor.storage()->failure() : nullptr;
+    return failure && !streamed->isOnDevice(tensor) ? failure : nullptr;
   };
   for (size_t slot = 0; slot < values.size(); ++slot)
-    if (isLost(values[slot]) && !streamed->isInSlab(slot) && !isElsewhere(slot))
-      return true;
-  return std::any_of(optimizerState.begin(), optimizerState.end(),
-                     [&](const auto &item) { return isLost(item.second); });
+    if (const Error *loss = lossOf(values[slot]); loss && !streamed->isInSlab(slot) && !isElsewhere(slot))
+      return loss;
+  for (const auto &[key, state] : optimizerState)
+    if (const Error *loss = lossOf(state))
+      return loss;
+  return nullptr;
+}
+
+bool Session::State::settlesWhole() noexcept {
+  if (!torn.empty())
+    return false;
+  try {
+    settle();
+    if (const Error *loss = lostState())
+      torn = tornByLoss(step, *loss);
+  } catch (const std::exception &error) { // a device that runs nothing any more, maybe
+    noteTorn(step, std::string("its end cannot be waited for (") + error.what() + ")");
+  }
+  return torn.empty();
 }
 
 void Session::State::settle() {
@@ -303,19 +331,19 @@ bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const 
   return true;
 }
 
-static Error tornError(const std::string &why) {
-  return Error(ErrorCode::StateTorn, why + "; parameters are between two steps: load the last checkpoint");
-}
-
 void Session::State::requireWhole() const {
   if (!torn.empty())
     throw tornError(torn);
-  if (hasLostState())
-    throw tornError("step " + std::to_string(step) + " was torn: its optimizer failed midway");
+  if (const Error *loss = lostState())
+    throw tornError(tornByLoss(step, *loss));
+}
+
+void Session::State::noteTorn(int64_t number, const std::string &why) {
+  torn = "step " + std::to_string(number) + " was torn: " + why;
 }
 
 void Session::State::tear(int64_t number, const std::string &why) {
-  torn = "step " + std::to_string(number) + " was torn: " + why;
+  noteTorn(number, why);
   throw tornError(torn);
 }
 

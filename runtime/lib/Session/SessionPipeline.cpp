@@ -398,12 +398,10 @@ void Session::State::runPipeline(std::span<const TensorMap> batches) {
     step.run();
     giveAllBack();
   } catch (const std::exception &error) {
-    tellFailure(error);
-    abort();
+    giveUp(error, /*midway=*/"");
     giveAllBack();
-    if (!torn.empty() || !hasLostState())
-      throw;
-    tear(step, std::string("its optimizer failed midway (") + error.what() + ")");
+    requireWhole(); // the failure may be that of the optimizer of the step before, in its queue
+    throw;
   }
 }
 

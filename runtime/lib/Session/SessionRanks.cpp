@@ -62,11 +62,14 @@ static uint64_t hashOfBatches(std::span<const TensorMap> batches) {
   return hash.value();
 }
 
+void Session::State::beginMeetings() {
+  hasTold = false;
+  meetings = 0;
+}
+
 void Session::State::beginShared(std::span<const TensorMap> batches) {
   if (!isShared())
     return;
-  hasTold = false;
-  meetings = 0;
   if (reduction)
     reduction->beginStep();
   gathersMore = false;
@@ -244,6 +247,7 @@ void Session::State::takeValuesOfRank0() {
     wait(host);
     if (ranks.rank() == 0)
       continue;
+    torn = "values of rank 0 have come in part";
     if (i < table.size()) {
       assign(i, host);
       continue;
@@ -255,6 +259,8 @@ void Session::State::takeValuesOfRank0() {
   if (isPipelined())
     shareTied();
   settle();
+  torn.clear();
+  requireWhole();
   takePrecisionOfRank0();
   if (residency && takesStates)
     residency->homesWritten(); // what lies on the device is of the states before
@@ -304,19 +310,40 @@ static StepWord wordOf(const std::string &text) {
           numbersOf(told[9]), told[10], std::move(losses), told[12], told[13]};
 }
 
-/// Returns the words of all ranks, or throws where one has failed.
-static std::vector<StepWord> meet(Collectives &ranks, int64_t step, std::string_view meeting, const StepWord &own) {
+void Session::State::requireWholeOnAll() {
+  Collectives &ranks = *options.collectives;
+  bool isWhole = settlesWhole();
+  std::string number = std::to_string(step + 1);
+  std::vector<std::string> told = ranks.exchange("step " + number + ", who is whole", torn);
+  if (!isWhole) {
+    Error error = tornError(torn);
+    ranks.abandon(error.what());
+    throw error;
+  }
+  for (size_t rank = 0; rank < told.size(); ++rank)
+    if (!told[rank].empty()) {
+      cause.emplace(ErrorCode::RankFailed, rankText(rank) + " cannot take step " + number + ": " + told[rank] +
+                                               "; its parameters are between two steps: load the last checkpoint on "
+                                               "every rank");
+      throw *cause;
+    }
+}
+
+std::vector<StepWord> Session::State::meet(const StepWord &own) {
+  Collectives &ranks = *options.collectives;
   std::vector<StepWord> words;
-  for (const std::string &text :
-       ranks.exchange("step " + std::to_string(step) + ", " + std::string(meeting), textOf(own)))
+  for (const std::string &text : ranks.exchange(
+           "step " + std::to_string(step + 1) + ", " + std::string(meetingsOfStep()[meetings]), textOf(own)))
     words.push_back(wordOf(text));
+  if (std::ranges::any_of(words, &StepWord::hasFailed))
+    requireWholeOnAll();
   // Who has failed by itself is named before who could not go on for that.
   for (size_t i = 0; i < 2 * words.size() && (!own.hasFailed || own.isEcho); ++i)
     if (size_t rank = i % words.size();
         words[rank].hasFailed && words[rank].isEcho == (i >= words.size()) && rank != size_t(ranks.rank()))
-      throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot take step " + std::to_string(step) + ": " +
+      throw Error(ErrorCode::RankFailed, rankText(rank) + " cannot take step " + std::to_string(step + 1) + ": " +
                                              words[rank].why + "; parameters and optimizer state are those of step " +
-                                             std::to_string(step - 1) + " on every rank");
+                                             std::to_string(step) + " on every rank");
   return words;
 }
 
@@ -335,18 +362,20 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
     return;
   hasTold = true;
   auto *known = dynamic_cast<const Error *>(&error);
-  bool isEcho = known && known->details<NotSent>() && (isPipelined() || isGathered());
+  bool isEcho = known && known->details<NotSent>();
   try {
+    bool isWhole = settlesWhole();
+    std::string why = isWhole ? std::string(error.what()) : tornError(torn).what();
     // A transport that has failed reaches nobody. In the first step of a kind nobody knows the rest of it, and who failed
     // by itself ends the ranks: who could not go on for that hears in a meeting why.
     bool hearsWhy = isEcho && gathersMore && knownOf(announced).gatherings.empty();
-    if ((known && known->code() == ErrorCode::RankFailed && !isEcho) || (gathersMore && !hearsWhy && !gatherRest()))
-      options.collectives->abandon(error.what());
+    if ((known && known->code() == ErrorCode::RankFailed && !isEcho) ||
+        (gathersMore && !hearsWhy && !(isWhole && gatherRest())))
+      options.collectives->abandon(why);
     else {
       if (meetingsOfStep()[meetings] == "gradients" && device->hasBytes())
         reduction->sendNothing(device);
-      meet(*options.collectives, step + 1, meetingsOfStep()[meetings],
-           {.hasFailed = true, .why = error.what(), .isEcho = isEcho});
+      meet({.hasFailed = true, .why = std::move(why), .isEcho = isEcho});
     }
   } catch (const Error &told) { // the others are told by their own calls
     if (isEcho)
@@ -357,7 +386,7 @@ void Session::State::tellFailure(const std::exception &error) noexcept {
 
 std::vector<StepWord> Session::State::meetOnce(const StepWord &own) {
   hasTold = true; // what fails in a meeting fails on every rank
-  std::vector<StepWord> words = meet(*options.collectives, step + 1, meetingsOfStep()[meetings], own);
+  std::vector<StepWord> words = meet(own);
   hasTold = false;
   ++meetings;
   return words;

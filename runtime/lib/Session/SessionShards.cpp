@@ -191,9 +191,10 @@ void Session::State::shareUpdates(int64_t number) {
         streamed->written(slot);
       }
   } catch (const std::exception &error) { // others are in the midst of it
-    ranks.abandon(error.what());
+    noteTorn(number, std::string("updates did not reach every rank (") + error.what() + ")");
+    ranks.abandon(tornError(torn).what());
     abort();
-    tear(number, std::string("updates did not reach every rank (") + error.what() + ")");
+    requireWhole();
   }
 }
 

@@ -96,10 +96,14 @@ struct Session::State {
   KeptValues keep(std::span<const Tensor> values);
   void requireValues() const;
   void requireWhole() const;
-  /// Notes that step `number` is half done: throws StateTorn now and from requireWhole.
+  /// Notes that step `number` is half done: requireWhole throws StateTorn from now on; tear() does at once.
+  void noteTorn(int64_t number, const std::string &why);
   [[noreturn]] void tear(int64_t number, const std::string &why);
-  /// Returns true if queued writes of parameters or states have failed since.
-  bool hasLostState() const;
+  /// Returns why queued writes of parameters or states have failed since, or null.
+  const Error *lostState() const;
+  /// Waits until what is queued to write them has ended, and notes where that has failed. Returns true if parameters
+  /// are whole, so that somebody may be told so.
+  bool settlesWhole() noexcept;
   /// Blocks until parameters and states are written, or have failed.
   void settle();
   /// Settles, and brings values of the device home to the host. Throws StateTorn
@@ -159,6 +163,9 @@ struct Session::State {
   void drop();
   /// Gives up a step that cannot be finished.
   void abort();
+  /// Does that for a step that `error` has ended, when other ranks have been told. `midway`: what was at work if it may
+  /// have updated parameters. The caller throws on, unless requireWhole throws.
+  void giveUp(const std::exception &error, const std::string &midway);
   double gradientNorm();
   /// Returns what norms of some gradients each come to over all ranks, added up as those of one rank.
   double squareOverRanks(const std::vector<std::vector<Tensor>> &norms);
@@ -300,8 +307,13 @@ struct Session::State {
   Json programsAsJson() const;
   void takeValuesOfRank0();
   /// Says what this rank says at the meeting that is next, and returns what all say. Throws RankFailed where one has
-  /// failed.
+  /// failed, and StateTorn where parameters of this rank have turned out to be between two steps then.
   std::vector<StepWord> meetOnce(const StepWord &own);
+  std::vector<StepWord> meet(const StepWord &own);
+  /// Meets the others where a rank has failed, and what was queued in the step before may have: returns if parameters are
+  /// whole on all ranks. Throws StateTorn where they are not on this one, which ends the group, RankFailed where they are
+  /// not on another.
+  void requireWholeOnAll();
   /// Puts the sums over ranks in the place of gradients, those that were sent in backward among them.
   void sendGradients();
   /// Does that, and puts the mean of all losses into `result`. Returns the number of batches of all ranks.
@@ -309,7 +321,7 @@ struct Session::State {
   /// Returns when every rank is ready to write parameters.
   void agreeToUpdate(const StepResult &result, const LearningRates &rates);
   /// Has other ranks know at their next meeting that this one cannot go on, unless they know. Where it cannot for the
-  /// want of what another one was to send, `cause` is what that one says.
+  /// want of what another one was to send, or another one has no whole parameters, `cause` is what that one says.
   void tellFailure(const std::exception &error) noexcept;
   std::optional<Error> cause;
   bool hasAgreed = false, hasTold = false;
@@ -319,6 +331,8 @@ struct Session::State {
   Json compiledPrograms;
   /// The gradients on their way to other ranks; nothing where there are none.
   std::optional<GradientReduction> reduction;
+  /// Notes that a step begins in which other ranks have not been met yet.
+  void beginMeetings();
   /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
   /// since, it is agreed on what is trained.
   void beginShared(std::span<const TensorMap> batches);
@@ -450,6 +464,9 @@ struct Session::State {
   /// The table of states and gradients that may be away; null if none may.
   Residency *residency = nullptr;
 };
+
+/// The error of parameters that are between two steps.
+Error tornError(const std::string &why);
 
 /// The reason why parameters are not whole while they are loaded.
 inline constexpr const char *loadTorn = "a load of parameters failed midway";

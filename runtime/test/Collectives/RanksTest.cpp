@@ -390,6 +390,92 @@ TEST(Ranks, AnUpdateThatCannotBeReadIsNotTaken) {
   EXPECT_GT(torn, 0u);
 }
 
+namespace {
+/// What ranks do next, behind a step whose update has failed on one of them: its number is given.
+struct Next {
+  const char *name;
+  std::function<void(Session &, Rank &, int)> act;
+};
+} // namespace
+
+/// Returns the batch that a rank has of step 4, which all ranks of a pipeline have.
+static TensorMap fourthBatch(Session &session, const Rank &rank, Sharding sharding) {
+  return batchOf(session.device(), 3, sharding == Sharding::Modules ? 0 : rank.number());
+}
+
+// An update that is queued may fail when its step has returned. Whatever ends the next step, and on whichever rank: no
+// rank hears that parameters are those of a step, all hear whose are not and what to do, and the group is over.
+TEST_P(RanksTest, AnUpdateThatFailsLateIsSaidToAll) {
+  for (Sharding sharding : {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Modules}) {
+    bool isWhole = sharding == Sharding::None; // each has all parameters, and makes all updates
+    const Next nexts[] = {
+        {"a step", [&](Session &s, Rank &rank, int) { s.step(fourthBatch(s, rank, sharding), 1e-3); }},
+        {"a batch that is refused at once",
+         [&](Session &s, Rank &rank, int bad) {
+           TensorMap batch = fourthBatch(s, rank, sharding);
+           if (rank.number() == bad || sharding == Sharding::Modules) // which is given the same batches
+             batch["x"] = Tensor::zeros(rank.device, TensorDesc({moduleWidth + 1}, ElementType::f32));
+           s.step(batch, 1e-3);
+         }},
+        {"a loss that is none on another rank",
+         [&](Session &s, Rank &rank, int bad) {
+           TensorMap batch = fourthBatch(s, rank, sharding);
+           if (rank.number() != bad || sharding == Sharding::Modules)
+             batch["x"] = onHost(rank.device, std::numeric_limits<float>::quiet_NaN(), 0);
+           s.step(batch, 1e-3);
+         }},
+        {"a learning rate that is none on another rank",
+         [&](Session &s, Rank &rank, int bad) {
+           s.step(fourthBatch(s, rank, sharding), rank.number() != bad ? std::numeric_limits<double>::infinity() : 1e-3);
+         }},
+        {"batches one by one",
+         [&](Session &s, Rank &rank, int) {
+           if (!isWhole) // whose steps are whole
+             return (void)s.step(fourthBatch(s, rank, sharding), 1e-3);
+           s.forwardBackward(fourthBatch(s, rank, sharding));
+           s.optimize(1e-3);
+         }},
+    };
+    for (const Next &next : nexts)
+      for (int bad : {0, 1}) {
+        SCOPED_TRACE(std::string(name(sharding)) + ", rank " + std::to_string(bad) + ", then " + next.name);
+        int ranks = isWhole ? 3 : 2;
+        EXPECT_EQ(onRanks(
+                      ranks, GetParam(),
+                      [&](Rank &rank) {
+                        bool isBad = rank.number() == bad;
+                        const char *update = isBad ? "sgd_of_small_rates" : "sgd";
+                        Session session(rank.device,
+                                        {{"front", makeLayer({.parameter = "w", .update = isWhole ? "sgd" : update})},
+                                         {"back", makeHead({.parameter = "v", .update = update})}},
+                                        {.collectives = rank.together, .sharding = sharding});
+                        setValues(session, 1);
+                        int first = sharding == Sharding::Modules ? 0 : rank.number();
+                        for (int64_t step = 0; step < 2; ++step)
+                          session.step(batchOf(rank.device, step, first), 1e-3);
+                        auto [code, what] = errorOf([&] {
+                          session.step(batchOf(rank.device, 2, first), 2);
+                          next.act(session, rank, bad);
+                        });
+                        bool lacksUpdates = !isWhole && code == ErrorCode::StateTorn; // of the other rank
+                        EXPECT_TRUE(code == (isBad ? ErrorCode::StateTorn : ErrorCode::RankFailed) || lacksUpdates) << what;
+                        EXPECT_EQ(what.find("are those of step"), what.npos) << what;
+                        EXPECT_NE(what.find("the last checkpoint"), what.npos) << what;
+                        EXPECT_TRUE(isBad || what.find("rank " + std::to_string(bad)) != what.npos) << what;
+                        EXPECT_TRUE(!isBad || what.find("step 3 was torn") != what.npos) << what;
+                        auto [again, why] = errorOf([&] { session.step(batchOf(rank.device, 3, first), 1e-3); });
+                        EXPECT_TRUE(again == ErrorCode::RankFailed || again == ErrorCode::StateTorn) << why;
+                        EXPECT_EQ(why.find("within 10"), why.npos) << why;
+                        if (isWhole && !isBad) { // has the update
+                          EXPECT_EQ(parametersOf(session).size(), 2u);
+                        }
+                      },
+                      {.timeoutSeconds = 10}),
+                  nothing(ranks));
+      }
+  }
+}
+
 // A state that a rank cannot read ends the save on all at once, whoever has it.
 TEST(Ranks, AStateThatCannotBeReadEndsASave) {
   TemporaryFolder folder;

@@ -80,7 +80,7 @@ private:
     std::vector<uint64_t> fixed;
     for (uint32_t arg : args)
       fixed.push_back(program_.buffers[arg]->bytes);
-    return file_.addKernel(name, name == "sgd" ? 2 : 1, fixed, std::vector<uint64_t>(args.size(), 0));
+    return file_.addKernel(name, name.starts_with("sgd") ? 2 : 1, fixed, std::vector<uint64_t>(args.size(), 0));
   }
 
   TestFile &file_;
@@ -89,7 +89,8 @@ private:
 
 } // namespace
 
-static void writeOptimizer(TestFile &file, const std::vector<std::string> &parameters) {
+static void writeOptimizer(TestFile &file, const std::vector<std::string> &parameters,
+                           const std::string &kernel = "sgd") {
   {
     ProgramWriter p(file, "optimizer");
     std::vector<std::vector<uint32_t>> args;
@@ -103,7 +104,7 @@ static void writeOptimizer(TestFile &file, const std::vector<std::string> &param
       uint32_t value = p.output(parameters[i], schema::Role::parameter, "", ProgramWriter::vector, int(3 * i));
       uint32_t state =
           p.output("u." + parameters[i], schema::Role::state, parameters[i], ProgramWriter::vector, int(3 * i + 2));
-      p.launch("sgd", {args[i][0], args[i][1], args[i][2], lr, clip, value, state});
+      p.launch(kernel, {args[i][0], args[i][1], args[i][2], lr, clip, value, state});
     }
   }
   ProgramWriter p(file, "grad_norm");
@@ -135,7 +136,7 @@ Binary makeLayer(const ModuleOptions &options) {
     p.launch("mul", {x, gradH, p.output("grad." + options.parameter, schema::Role::gradient, options.parameter)});
   p.launch("mul", {w, gradH, p.output("grad.x", schema::Role::gradient, "x")});
   if (!options.frozen && options.optimizer)
-    writeOptimizer(file, {options.parameter});
+    writeOptimizer(file, {options.parameter}, options.update);
   return finish(file, "layer.segue");
 }
 
@@ -169,7 +170,7 @@ TestFile makeHeadFile(const ModuleOptions &options) {
     p.launch("mul", {d, h, p.output("grad." + options.parameter, schema::Role::gradient, options.parameter)});
   p.launch("mul", {d, v, p.output("grad.hidden", schema::Role::gradient, "hidden")});
   if (!options.frozen && options.optimizer)
-    writeOptimizer(file, {options.parameter});
+    writeOptimizer(file, {options.parameter}, options.update);
   return file;
 }
 

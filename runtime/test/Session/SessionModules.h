@@ -33,6 +33,8 @@ struct ModuleOptions {
   /// Frozen: no gradient, no optimizer.
   bool frozen = false;
   bool optimizer = true;
+  /// The kernel of the optimizer: "sgd", or "sgd_of_small_rates", which refuses rates above 1 when it has run for a while.
+  std::string update = "sgd";
   /// The phase that "forward" enters in place of its own.
   std::optional<Phase> forwardPhase;
 };

@@ -313,7 +313,9 @@ public:
   /// Runs one training step. Drops gradients that wait from forwardBackward first. Throws
   /// what forwardBackward and optimize throw.
   StepResult step(const TensorMap &batch, const LearningRates &rates);
-  /// A step over micro-batches: the gradient is the mean of theirs.
+  /// A step over micro-batches: the gradient is the mean of theirs. Throws what forwardBackward() and optimize() throw,
+  /// StateTorn also for an update of the step before that has failed in its queue. RankFailed where another rank cannot
+  /// take the step: whoever is told that parameters are those of the step before may count on it, on every rank.
   StepResult step(std::span<const TensorMap> microBatches, const LearningRates &rates,
                   std::span<const GradientHook> hooks = {});
 
