@@ -73,6 +73,20 @@ TEST(Roofline, WithoutSpeedsAndOfSeveralFiles) {
   EXPECT_EQ(table.json()["commands"].size(), 5u);
 }
 
+// What moves bytes is no product, though it is no kernel of the file either.
+TEST(Roofline, ConversionsAndFillsAreNoProducts) {
+  Json table = Roofline({"cpu", 1, "step", 1, 1.0},
+                        {{"net",
+                          "forward",
+                          {{"matmul", "Matmul", "", 1, 0.5, 1, 1},
+                           {"to layout", "ToLayout", "", 1, 0.2, 1, 1},
+                           {"fill", "Fill", "", 1, 0.1, 1, 1}}}},
+                        std::nullopt)
+                   .json();
+  EXPECT_DOUBLE_EQ(table["products"]["seconds"], 0.5);
+  EXPECT_DOUBLE_EQ(table["others"]["seconds"], 0.2 + 0.1);
+}
+
 // A module that is prepared for batches of another size, too, has its commands once.
 TEST(Roofline, OneRowPerCommand) {
   std::vector<ProgramTimes> twice = programs();
