@@ -5,7 +5,7 @@
 #
 # ===------------------------------------------------------------------------=== #
 """Every case of op_cases.py through the whole chain: values and gradients agree with PyTorch. Of a sample every third: all of them go
-through the frontend and the derivative in test_reference.py, and through kernels in test_backend_ops.py."""
+through the frontend and the derivative in test_reference.py, and another third through kernels in test_backend_ops.py."""
 
 import pytest
 import torch
