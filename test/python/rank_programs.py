@@ -169,10 +169,10 @@ def gpt_batch(step, part):
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def bits(mode=None, steps=20, **options):
+def bits(modes, steps=20, **options):
     """Losses and norms of a GPT, and a digest of all that it has learnt: of each mode on several ranks, or of one rank with batches in a row."""
     found = {}
-    for name in [mode] if mode else MODES:
+    for name in modes:
         device = MODES[name]["device"] if ranks() > 1 else "cpu:threads=1"
         more = MODES[name] | {"distributed": "ddp"} if ranks() > 1 else {}
         trainer = segue.Trainer([gpt(device)], optimizer=adamw(), clip_grad_norm=1.0, **more | options)
@@ -213,10 +213,11 @@ def shared_out(folder):
     return found
 
 
-def gathered(folder):
+def gathered(folder, modes):
     """Each rank has half of the parameters of blocks, and PyTorch's models begin with values of their own."""
     found = {}
-    for name, options in MODES.items():
+    for name in modes:
+        options = MODES[name]
         module = gpt(options["device"], seed=rank())
         trainer = segue.Trainer([module], optimizer=adamw(), clip_grad_norm=1.0, distributed="zero3", **options)
         taken = []
@@ -286,13 +287,14 @@ def tied_gpt(device):
     return {name: segue.compile(module, example, device=device) for name, (module, example) in examples.items()}
 
 
-def pipelined(folder, tied):
+def pipelined(folder, tied, modes):
     """Each of three ranks has some of the modules; one rank alone has all."""
     found = {}
     make, names, part_of = (tied_gpt, ("tokens", "targets"), gpt_batch) if tied else (layers, ("x", "y"), batch)
     several = {"distributed": "pipeline"} if ranks() > 1 else {}
     name = "pipelined" if ranks() > 1 else "alone"
-    for mode, options in MODES.items() if ranks() > 1 else [("in memory", {"device": "cpu:threads=1"})]:
+    for mode in modes:
+        options = MODES[mode]
         torch.manual_seed(rank())  # values are those of rank 0
         modules = make(options["device"])
         trainer = segue.Trainer(modules, optimizer=adamw(), clip_grad_norm=1.0, grad_accumulation=4, **several, **options)
@@ -325,10 +327,11 @@ def pipelined(folder, tied):
     return found
 
 
-def without_bytes(folder):
+def without_bytes(folder, modes):
     """Models on PyTorch's meta device: each rank keeps what it has of a file's values, or draws them all and keeps its own."""
     found = {}
-    for name, options in MODES.items():
+    for name in modes:
+        options = MODES[name]
         with torch.device("meta"):
             model = GPT(GPTConfig(layers=3, dim=32, heads=4, seq=32))
         tokens = torch.zeros(4, 32, dtype=torch.int64)

@@ -27,6 +27,7 @@ import torch.distributed as dist
 import warm
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from sample import drawn
 from torch.distributed import checkpoint
 
 import segue
@@ -109,14 +110,16 @@ def same(results):
 
 def test_two_ranks_are_one_with_two_batches(ranks, alone, tmp_path):
     """Losses, norms, parameters and states to the bit, whatever each rank's budget does."""
-    with ranks("bits") as group:
-        expected = alone("bits", mode="in memory", grad_accumulation=2)["in memory"]
+    modes = drawn(programs.MODES, 2, "bits")
+    with ranks("bits", modes=modes) as group:
+        expected = alone("bits", modes=["in memory"], grad_accumulation=2)["in memory"]
         found = same(group.results(120))
     assert len(expected[0]) == 20 and len({loss for loss, _ in expected[0]}) == 20
-    for mode in programs.MODES:
+    for mode in modes:
         assert found[mode] == expected, mode
-    records = [json.loads(line) for line in (tmp_path / "rank0/activations.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
+    if "by marks" in modes:
+        records = [json.loads(line) for line in (tmp_path / "rank0/activations.jsonl").read_text().splitlines()]
+        assert [record["step"] for record in records] == list(range(1, 21)) and records[-1]["activations_spilled"] > 0
     assert [path.name for path in (tmp_path / "rank1").iterdir()] == []
 
 
@@ -175,12 +178,13 @@ def test_states_that_are_shared_out(ranks, alone, tmp_path):
 def test_modules_one_behind_the_other(ranks, alone, tmp_path, tied):
     """Of three ranks each has some of the modules, in whatever mode, and losses, norms, means of evaluations, parameters, PyTorch's, too, and files are
     those of one; also where the first and the last share a parameter."""
-    with ranks("pipelined", 3, folder=str(tmp_path), tied=tied) as group:
-        expected = alone("pipelined", folder=str(tmp_path), tied=tied)["in memory"]
+    modes = drawn(programs.MODES, 3, "pipelined")
+    with ranks("pipelined", 3, folder=str(tmp_path), tied=tied, modes=modes) as group:
+        expected = alone("pipelined", folder=str(tmp_path), tied=tied, modes=["in memory"])["in memory"]
         done = [group.done(rank) for rank in range(3)]
     assert [each.code for each in done] == [0, 0, 0], "".join(each.error for each in done)
     found = [each.result for each in done]
-    for mode in programs.MODES:
+    for mode in modes:
         for each in found:
             for what in ("taken", "evaluated", "parameters", "modules", "file"):
                 assert each[mode][what] == expected[what], (mode, what)
@@ -194,14 +198,16 @@ def test_modules_one_behind_the_other(ranks, alone, tmp_path, tied):
 
 def test_parameters_that_are_gathered(alone, cache, tmp_path):
     """By `torchrun`: losses, norms, parameters and files of one rank, whatever each rank's budget does; what all call brings all values."""
-    done = torchrun(tmp_path, cache, "--no-python", warm.python(), programs.__file__, "gathered", json.dumps({"folder": str(tmp_path)}), seconds=240)
+    modes = drawn(programs.MODES, 2, "gathered")
+    done = torchrun(tmp_path, cache, "--no-python", warm.python(), programs.__file__, "gathered", json.dumps({"folder": str(tmp_path), "modes": modes}),
+                    seconds=240)
     assert done.returncode == 0, done.stderr[-4000:]
     found = [json.loads(line) for line in re.findall(r"^RESULT (.*)$", done.stdout, re.M)]
     assert len(found) == TWO
     found.sort(key=lambda each: each["own"])
     expected = alone("alone_of_gathered", folder=str(tmp_path))
     assert len({loss for loss, _ in expected["taken"]}) == 20
-    for mode in programs.MODES:
+    for mode in modes:
         for each in (rank[mode] for rank in found):
             assert each["taken"] == expected["taken"] and each["parameters"] == expected["parameters"] and each["same"], mode
         assert sorted(rank[mode]["evaluated"] for rank in found) == sorted(expected["evaluated"])
@@ -234,12 +240,13 @@ def test_models_without_bytes(ranks, tmp_path):
     """PyTorch's models have no bytes on any rank, and train as those of one rank that have."""
     alone = segue.Trainer([programs.gpt("cpu:threads=1")], optimizer=programs.adamw(), clip_grad_norm=1.0, grad_accumulation=2)
     alone.save_weights(tmp_path / "weights.safetensors")
-    with ranks("without_bytes", folder=str(tmp_path)) as group:
+    modes = drawn(programs.MODES, 2, "without bytes")
+    with ranks("without_bytes", folder=str(tmp_path), modes=modes) as group:
         batches = [[programs.gpt_batch(i, part) for part in range(TWO)] for i in range(5)]
         losses = [alone.step(*(torch.cat(each) for each in zip(*of_step))).hex() for of_step in batches]
         expected = {key: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for key, tensor in alone.parameters().items()}
         first, second = group.results()
-    for name in programs.MODES:
+    for name in modes:
         for found in (first[name], second[name]):
             assert found == {"losses": losses, "parameters": expected, "bare": True}, name
     assert first["drawn"] and second["drawn"] and first["pipeline"] == second["pipeline"]
