@@ -6,15 +6,22 @@
 # ===------------------------------------------------------------------------=== #
 """A layer with gelu behind it is one call of the library where a GPU is among the targets: values and gradients are those of PyTorch, and a file has the same bits on a processor and on `sim`."""
 
+import itertools
+import json
 import os
 import subprocess
 
 import warm
 from interpreted import ROOT
+from sample import drawn
 
 BUILD = os.environ.get("SEGUE_BUILD", os.path.join(ROOT, "build"))
 
+#: Whether it is bf16, the columns of the first layer, whether it has a bias, and the form of gelu. Any third has some that the library takes.
+LAYERS = list(itertools.product((False, True), (16, 13), (True, False), ("tanh", "none")))
+
 SCRIPT = """
+import json
 import re
 import subprocess
 import sys
@@ -49,8 +56,8 @@ def made(*options, dtype=torch.float32):
     return Layers(*options).to(dtype)
 
 
-def program(model, x, target):
-    done = subprocess.run([f"{build}/bin/segue-compile", "-", "--emit=prog", f"--target={target}"], input=segue.compile(model, (x,)).mlir,
+def program(graph, target):
+    done = subprocess.run([f"{build}/bin/segue-compile", "-", "--emit=prog", f"--target={target}"], input=graph,
                           text=True, check=True, capture_output=True, timeout=120)
     return re.findall(r'prog.library_call "?@?(dot_gelu\\w*)', done.stdout)
 
@@ -59,27 +66,27 @@ torch.manual_seed(5)
 x = torch.randn(2, 7, 12)
 extremes = torch.tensor([0.0, -0.0, 30.0, -30.0, 1e-30, -1e4, 1e4]).repeat(24)[:168].reshape(2, 7, 12)
 
-for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
-    for width in (16, 13):
-        for bias in (True, False):
-            for approximate in ("tanh", "none"):
-                given = x.to(dtype)
-                calls = program(made(width, bias, approximate, dtype=dtype), given, "x86-64-v3,sm_90")
-                taken = approximate == "tanh" and width % 8 == 0
-                assert set(calls) == ({"dot_gelu"} if taken else set()), (dtype, width, bias, approximate, calls)
-                assert program(made(width, bias, approximate, dtype=dtype), given, "x86-64-v3") == []
-                for inputs in (given, extremes.to(dtype)):
-                    here, there = made(width, bias, approximate, dtype=dtype), made(width, bias, approximate, dtype=dtype)
-                    wanted, wanted_input = here, inputs.clone().requires_grad_()
-                    loss = wanted(wanted_input)
-                    loss.backward()
-                    module, input = segue.compile(there, (inputs,), device=GPU), inputs.clone().requires_grad_()
-                    found = module(input)
-                    found.backward()
-                    assert found.item() == pytest.approx(loss.item(), rel=near), (dtype, width, bias, approximate)
-                    for (name, one), two in zip([*wanted.named_parameters(), ("x", wanted_input)], [*there.parameters(), input]):
-                        scale = one.grad.abs().max().item()
-                        torch.testing.assert_close(two.grad.cpu().float(), one.grad.float(), rtol=near, atol=near * scale, msg=lambda m: f"{name} {dtype} {width}: {m}")
+for half, width, bias, approximate in json.loads(sys.argv[3]):
+    dtype, near = (torch.bfloat16, 3e-2) if half else (torch.float32, 1e-5)
+    given = x.to(dtype)
+    there = made(width, bias, approximate, dtype=dtype)
+    module = segue.compile(there, (given,), device=GPU)
+    calls = program(module.mlir, "x86-64-v3,sm_90")
+    taken = approximate == "tanh" and width % 8 == 0
+    assert set(calls) == ({"dot_gelu"} if taken else set()), (dtype, width, bias, approximate, calls)
+    assert program(module.mlir, "x86-64-v3") == []
+    for inputs in (given, extremes.to(dtype)):
+        there.zero_grad()
+        here, wanted_input = made(width, bias, approximate, dtype=dtype), inputs.clone().requires_grad_()
+        loss = here(wanted_input)
+        loss.backward()
+        input = inputs.clone().requires_grad_()
+        found = module(input)
+        found.backward()
+        assert found.item() == pytest.approx(loss.item(), rel=near), (dtype, width, bias, approximate)
+        for (name, one), two in zip([*here.named_parameters(), ("x", wanted_input)], [*there.parameters(), input]):
+            scale = one.grad.abs().max().item()
+            torch.testing.assert_close(two.grad.cpu().float(), one.grad.float(), rtol=near, atol=near * scale, msg=lambda m: f"{name} {dtype} {width}: {m}")
 
 # One file for all: the bits of a processor are those of `sim`, whose library is the processor's.
 model = made(16, True, "tanh")
@@ -103,5 +110,5 @@ def test_products_take_gelu(tmp_path):
     env = {**os.environ, "SEGUE_CUDA_LIBRARY": f"{BUILD}/lib/libSegueFakeCuda.so",
            "SEGUE_CUBLASLT_LIBRARY": f"{BUILD}/lib/libSegueFakeCublasLt.so",
            "SEGUE_GPU_TWINS": str(tmp_path), "FAKE_CUDA_TWINS": str(tmp_path), "SEGUE_CACHE_DIR": ""}
-    done = subprocess.run([warm.python(), "-c", SCRIPT, str(tmp_path), BUILD], capture_output=True, text=True, timeout=400, env=env, cwd=tmp_path)
+    done = subprocess.run([warm.python(), "-c", SCRIPT, str(tmp_path), BUILD, json.dumps(drawn(LAYERS, 3, "gelu"))], capture_output=True, text=True, timeout=400, env=env, cwd=tmp_path)
     assert done.returncode == 0 and "all of it" in done.stdout, (done.stdout + done.stderr)[-4000:]

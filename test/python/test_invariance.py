@@ -102,7 +102,7 @@ def test_many_steps(gpt, adversary, steps):
     assert ("planned", 60) in runs and ("all", 60) in runs, stdout
 
 
-@pytest.mark.parametrize("adversary", ["", ",streams,adversarial=7"])
+@pytest.mark.parametrize("adversary", drawn(["", ",streams,adversarial=7"], 2, "disk"))
 def test_a_disk_below_the_host(gpt, adversary):
     """Where the host has little memory, every mode goes on to a disk: the same bits, and none holds more of the host than it may."""
     spill = BUILD / "check" / "invariance-spill"
