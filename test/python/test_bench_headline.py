@@ -13,13 +13,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sample import drawn
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 SCRIPT = ROOT / "bench" / "memory" / "headline.py"
 MODEL = ["--layers", "6", "--heads", "4", "--video-head", "64", "--audio-head", "32", "--rank", "4", "--video-tokens", "192",
          "--text-tokens", "32"]
 CASE = ["--card-gb", "0.045", "--free-gb", "0.034", "--cap-gb", "0.024", "--watermarks", "24/17", "--weight-watermarks", "34/29",
-        "--tuned-watermarks", "27/24.5", "--lower-watermarks", "24.5/22", "--pinned", "16MiB,1MiB", "--flops", "", "--grain-gb", "0.012", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
+        "--tuned-watermarks", "27/24.5", "--lower-watermarks", "24.5/22", "--pinned", ",".join(drawn(["16MiB", "1MiB"], 2, "pinned")), "--flops", "", "--grain-gb", "0.012", "--device", "host=1GiB,pinned=4GiB,link=0.5GB/s,flops=1TFLOP/s,membw=100GB/s,launch=1us"]
 
 
 def run(folder, *more):
