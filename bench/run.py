@@ -132,7 +132,7 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
         f"### Training step, config {args.config}, {args.threads} threads", "",
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end;"
         f" `{command}`; best of {args.rounds} medians over {args.steps - 5} steps.", "",
-        f"| peer | step ms (each run) | ratio to eager | CPU share | peak RSS MB (before the model) | start-up s | loss0 | loss after {min(20, args.steps - 1)} |",
+        f"| peer | step ms (each run) | ratio to eager | CPU share | peak RSS MiB (before the model) | start-up s | loss0 | loss after {min(20, args.steps - 1)} |",
         "| --- | --- | --: | --: | --: | --: | --: | --: |",
     ]
     for name, row in best.items():

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from models import GPT, GPTConfig, GPTFirst, GPTLast  # noqa: E402
 from models.gpt import Block  # noqa: E402
-from models.lora import LoraLinear  # noqa: E402
+from nets import Adapters  # noqa: E402
 
 ROWS, WIDTH = 4, 16
 
@@ -118,22 +118,6 @@ MODES = {
     "by a plan": {"device": "sim:streams,dram=1MiB,pinned=64MiB,threads=1,adversarial=3", "config": {"memory": {"stagehand": {
         "activation_stagehand": {"enabled": True, "mode": "planned", "telemetry_enabled": False}}}}},
 }
-
-
-class Adapters(nn.Module):
-    """Four frozen layers with adapters, whose factors say how large their gradients are."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.h = nn.ModuleList(LoraLinear(nn.Linear(64, 64), 4, scale) for scale in (0.02, 1.0, 0.05, 2.0))
-        for layer in self.h:
-            nn.init.normal_(layer.b.weight, std=0.1)
-
-    def forward(self, x, targets):
-        for layer in self.h:
-            x = x + nn.functional.gelu(layer(x))
-        return ((x - targets) ** 2).mean()
 
 
 def forms(slab, **options):

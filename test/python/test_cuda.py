@@ -215,7 +215,7 @@ import subprocess
 from safetensors.torch import save_file
 
 sys.path.insert(0, sys.argv[4])
-from rank_programs import Adapters
+from nets import Adapters
 from test_precision import batch
 
 # Adapters over a slab, whose blocks change their form; beside states that leave, always or where they must.

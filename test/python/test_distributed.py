@@ -25,6 +25,7 @@ import rank_programs as programs
 import torch
 import torch.distributed as dist
 import warm
+from nets import Adapters
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sample import drawn
@@ -125,7 +126,7 @@ def test_two_ranks_are_one_with_two_batches(ranks, alone, tmp_path):
 
 def test_forms_are_those_of_one_rank_with_all_batches(ranks, alone, tmp_path):
     """Selective Precision decides alike on every rank, and the first alone writes."""
-    save_file({n: p.detach() for n, p in programs.Adapters().named_parameters() if ".base." in n}, tmp_path / "base.safetensors")
+    save_file({n: p.detach() for n, p in Adapters().named_parameters() if ".base." in n}, tmp_path / "base.safetensors")
     subprocess.run([RUN, "quantize", tmp_path / "base.safetensors", "-o", tmp_path / "slab"], check=True, timeout=60, capture_output=True)
     with ranks("forms", slab=str(tmp_path / "slab")) as group:
         found = same(group.results())

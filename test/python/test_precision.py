@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rank_programs import Adapters
+from nets import Adapters
 from safetensors.torch import save_file
 
 import segue

@@ -77,7 +77,7 @@ template <typename Vector> SEGUE_INLINE void streamStore(std::byte *to, const Ve
 // Rows
 //===----------------------------------------------------------------------===//
 
-/// Whole lines to the beginning of a line.
+/// Streams whole lines of the cache; `target` is the beginning of one.
 SEGUE_INLINE void streamLines(int64_t bytes, const std::byte *source, std::byte *target) {
   for (int64_t at = 0; at < bytes; at += kLine)
 #pragma GCC unroll 4
@@ -270,10 +270,11 @@ template <int kBytes> struct Square {
         store(target + i * targetStep, v[i]);
   }
 
-  /// As many rows as make whole lines of the target, which stream: squares of narrower
-  /// vectors are put together first, as half a line would wait for the other half in a
-  /// buffer of which there are few.
+  /// The number of rows that make whole lines of the target.
   static constexpr int lineRows = int(kLine) / kBytes;
+  /// Streams the lines of the target that so many rows make. Squares of vectors that are
+  /// shorter than a line are put together first: half a line that streams would wait for
+  /// the other half in a buffer of the processor, of which there are few.
   SEGUE_INLINE void streamLine(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
     if constexpr (lineRows == rows) {
       transpose<true>(source, sourceStep, target, targetStep);
@@ -301,8 +302,8 @@ void transposeElements(int64_t rows, int64_t columns, const std::byte *source, i
 /// processor follows by itself.
 constexpr int64_t kAhead = 256;
 
-/// Asked is asked for while squares are made of a source that lies in the cache already;
-/// it has as many rows and columns.
+/// An Asked is the part of a source that comes next. It is asked for while squares are made
+/// of one that lies in the cache already, and has as many rows and columns.
 struct Asked {
   const std::byte *source = nullptr;
   int64_t step = 0;
@@ -397,13 +398,14 @@ void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, i
   }
 }
 
-/// Bytes of a line of the target, and lines, that are put together before they
-/// are streamed: of narrow elements more lines, so that runs of the source are
-/// long.
-template <int kBytes> constexpr int64_t kStagedBytes = kBytes == 2 ? 512 : kBytes == 1 ? 512 : 512;
-template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 4 ? 256 : kBytes == 2 ? 256 : 128;
+/// The bytes of a line of the target, and the number of lines, that are put
+/// together before they are streamed: the narrower the elements, the more lines,
+/// so that runs of the source are long.
+constexpr int64_t kStagedBytes = 512;
+template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 8 ? 128 : 256;
 
-/// Lines of the target that do not begin and end with a line of the cache: long
+/// Transposes where lines of the target do not begin and end with a line of the
+/// cache, or are long and made of vectors that are shorter than that: long
 /// pieces of them are made in the cache and streamed from the first place that
 /// begins a line of the cache to the last, which is a little further for each.
 /// So only the ends of the whole are not streamed; the rows that two pieces
@@ -411,9 +413,9 @@ template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kByte
 template <int kBytes>
 void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                      int64_t targetStep) {
-  constexpr int64_t most = kStagedBytes<kBytes> / kBytes, shared = kLine / kBytes;
+  constexpr int64_t most = kStagedBytes / kBytes, shared = kLine / kBytes;
   // The pitch is not a power of two: lines at equal offsets would share few places of the cache.
-  constexpr int64_t pitch = kStagedBytes<kBytes> + 2 * kLine;
+  constexpr int64_t pitch = kStagedBytes + 2 * kLine;
   alignas(64) std::byte staged[kStagedLines<kBytes> * pitch];
   bool aligned = isAligned(target, targetStep, kBytes); // else no element begins a line
   for (int64_t r = 0; r < rows;) {
@@ -452,11 +454,11 @@ template <int kBytes>
 void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
                int64_t targetStep, bool stream) {
   using Block = Square<kBytes>;
-  stream = stream && kVectorBytes > 16; // V1 is small
+  stream = stream && kVectorBytes > 16; // the code for old processors stays small
   bool aligned = isAligned(target, targetStep, kLine) && rows >= Block::lineRows; // whole lines stream alone
   if (rows < Block::rows || columns < Block::columns)
     transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
-  else if (stream && rows * kBytes >= kStagedBytes<kBytes> && !(aligned && kVectorBytes == kLine))
+  else if (stream && rows * kBytes >= kStagedBytes && !(aligned && kVectorBytes == kLine))
     transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && aligned && kBytes <= 2)
     transposeGathered<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);

@@ -391,7 +391,8 @@ TEST(Ranks, AnUpdateThatCannotBeReadIsNotTaken) {
 }
 
 namespace {
-/// What ranks do next, behind a step whose update has failed on one of them: its number is given.
+/// A Next is a way in which the step ends that follows one whose update has failed; `act` is given the number of the
+/// rank whose update that was.
 struct Next {
   const char *name;
   std::function<void(Session &, Rank &, int)> act;

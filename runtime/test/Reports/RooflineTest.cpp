@@ -73,7 +73,7 @@ TEST(Roofline, WithoutSpeedsAndOfSeveralFiles) {
   EXPECT_EQ(table.json()["commands"].size(), 5u);
 }
 
-// What moves bytes is no product, though it is no kernel of the file either.
+// A command that moves bytes does not count as a product, though it is no kernel of the file either.
 TEST(Roofline, ConversionsAndFillsAreNoProducts) {
   Json table = Roofline({"cpu", 1, "step", 1, 1.0},
                         {{"net",
