@@ -22,11 +22,11 @@
 
 namespace segue::inline runtime {
 
-Tensor &Session::State::gradientFor(size_t slot) {
+Tensor &SessionState::gradientFor(size_t slot) {
   return deferred ? deferred->gradients[slot] : tape.gradient(GradientTape::ValueId(slot));
 }
 
-void Session::State::deferUpdates(const LearningRates &rates, double clip) {
+void SessionState::deferUpdates(const LearningRates &rates, double clip) {
   if (std::ranges::none_of(plans, &OptimizerPlan::isInForward))
     return;
   Waiting next{std::vector<Tensor>(table.size()), rates, clip};
@@ -37,7 +37,7 @@ void Session::State::deferUpdates(const LearningRates &rates, double clip) {
   deferred = std::move(next);
 }
 
-std::vector<Tensor> Session::State::deferredInputs(size_t m) {
+std::vector<Tensor> SessionState::deferredInputs(size_t m) {
   const OptimizerPlan &plan = plans[m];
   std::vector<Tensor> all = deferredTensors(plan), inputs;
   for (size_t i = 0; i < all.size(); ++i)
@@ -46,7 +46,7 @@ std::vector<Tensor> Session::State::deferredInputs(size_t m) {
   return inputs;
 }
 
-std::vector<Tensor> Session::State::deferredTensors(const OptimizerPlan &plan) {
+std::vector<Tensor> SessionState::deferredTensors(const OptimizerPlan &plan) {
   std::vector<Tensor> tensors = optimizerTensors(*plan.optimizer, plan.optimizerInputs, deferred->rates, deferred->clip,
                                                  GivesGradients::None);
   // They are given away once all have arrived: a failure until here leaves the update as it waits.
@@ -56,7 +56,7 @@ std::vector<Tensor> Session::State::deferredTensors(const OptimizerPlan &plan) {
   return tensors;
 }
 
-void Session::State::makeDeferred() {
+void SessionState::makeDeferred() {
   if (!deferred)
     return;
   EventSink::PhasesApart apart(options.events);

@@ -19,19 +19,19 @@ static void scaleElements(Tensor &host, double factor) {
   std::for_each(begin, begin + host.elementCount(), [&](float &each) { each = float(each * factor); });
 }
 
-Session::State::NewestGradient Session::State::newestOf(const Tensor &sum) {
+SessionState::NewestGradient SessionState::newestOf(const Tensor &sum) {
   Item *item = residency && residency->isHome(sum) ? residency->findHome(sum) : nullptr;
   if (item && item->device().exists())
     return {residency->need(*item, /*isWritten=*/true), item};
   return {sum, item};
 }
 
-void Session::State::written(const NewestGradient &gradient) {
+void SessionState::written(const NewestGradient &gradient) {
   if (gradient.item && residency->isHome(gradient.tensor))
     residency->homeWritten(*gradient.item);
 }
 
-bool Session::State::isSeenElsewhere(size_t slot) {
+bool SessionState::isSeenElsewhere(size_t slot) {
   const Tensor &sum = tape.gradient(GradientTape::ValueId(slot));
   auto isSame = [&](const Tensor &other) { return other && other.storage() == sum.storage(); };
   auto hasSame = [&](const TensorMap &map) {
@@ -44,7 +44,7 @@ bool Session::State::isSeenElsewhere(size_t slot) {
          std::ranges::any_of(values, isSame);
 }
 
-void Session::State::callHooks(std::span<const GradientHook> hooks, double divisor) {
+void SessionState::callHooks(std::span<const GradientHook> hooks, double divisor) {
   for (const GradientHook &hook : hooks) {
     size_t slot = table.require(hook.key);
     const ParameterInfo &info = table.infos()[slot];

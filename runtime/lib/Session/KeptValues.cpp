@@ -47,7 +47,7 @@ bool KeptValues::putBack() const {
   return true;
 }
 
-KeptValues Session::State::keep(std::span<const Tensor> values) {
+KeptValues SessionState::keep(std::span<const Tensor> values) {
   if (values.empty() || !torn.empty() || lostState())
     return {};
   try {
@@ -65,10 +65,10 @@ bool haveEqualBytes(const Tensor &a, const Tensor &b) {
   return std::memcmp(x.bytes(), y.bytes(), x.desc().spanBytes()) == 0;
 }
 
-void Session::State::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
+void SessionState::assignAll(std::vector<Tensor> sources, const std::vector<FileEntry> &files, TensorMap states,
                                const std::function<void()> &checkSources) {
-  hasAgreed = false;
-  ++timesGiven;
+  if (ranks)
+    ranks->valuesGiven();
   if (torn.empty() && !lostState())
     makeDeferred(); // an update that waits is of what is here, and not of what comes
   deferred.reset();

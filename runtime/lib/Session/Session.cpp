@@ -12,7 +12,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Services/Actors/PrecisionActor.h"
-#include "SessionPipeline.h"
 #include "SessionState.h"
 #include "SilentConfig.h"
 #include "segue/runtime/Device/Device.h"
@@ -61,13 +60,13 @@ static Config withoutFiles(const Config &config) {
   });
 }
 
-Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
+SessionState::SessionState(DeviceRef givenDevice, std::vector<SessionModule> given, SessionOptions givenOptions)
     : device(std::move(givenDevice)), options(std::move(givenOptions)), modules(makeModules(device, std::move(given))),
       table(modules, options.tied), values(table.size()), tape(table.size()) {
-  if (isShared())
-    compiledPrograms = programsAsJson();
-  shareOptimizers();
-  wantRing();
+  if (options.collectives && options.collectives->ranks() > 1) {
+    ranks = options.collectives->join(*this);
+    ranks->share();
+  }
   for (const Module &module : modules) {
     ports.push_back({module.name(), module.inputs(), module.outputs()});
     checkHypers(module);
@@ -75,7 +74,7 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
   checkWires(ports, options.wires);
   if (!options.warn)
     options.warn = [](const std::string &text) { std::fprintf(stderr, "segue: warning: %s\n", text.c_str()); };
-  bool leavesFiles = !isShared() || options.collectives->rank() == 0;
+  bool leavesFiles = !ranks || ranks->rank() == 0;
   if (!leavesFiles)
     options.recordEvents.clear();
   if (options.config)
@@ -108,26 +107,19 @@ Session::State::State(DeviceRef givenDevice, std::vector<SessionModule> given, S
                 "budget that goes by a plan alone (\"mode\": \"planned\"), without a ring of weights; or compile it "
                 "without in-forward");
   residency = services ? services->residency() : options.residency;
-  StreamedParameters::RankOf whose;
-  if (isGathered() && shards) {
-    weights()->gatherBy(options.collectives, [this](const std::string &block) {
-      gatherings.push_back({block, reduction ? reduction->messagesSent() : 0});
-    });
-    whose = [this](size_t slot) { return rankOf(slot); };
-  }
   streamed.emplace(weights(), residency, !services || services->wantsPlan(), modules, plans, table, values,
-                   std::move(whose));
+                   ranks ? ranks->gatherBlocks() : nullptr);
   takeForPrograms();
   if (services && services->statesLeave() == StatesLeave::Always)
     holdGradients();
   allocateStates(stateDescs);
   streamed->takeFromSlab(device, values, [this](size_t slot) { return isElsewhere(slot); });
   startPrecision();
-  checkCanBeShared();
-  leaveElsewhere();
+  if (ranks)
+    ranks->leaveElsewhere();
 }
 
-void Session::State::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
+void SessionState::prepareStreamed(const StepSizes &step, std::span<const TensorMap> batches) {
   try {
     streamed->prepare();
   } catch (const Error &error) {
@@ -139,7 +131,7 @@ void Session::State::prepareStreamed(const StepSizes &step, std::span<const Tens
   }
 }
 
-void Session::State::checkHypers(const Module &module) const {
+void SessionState::checkHypers(const Module &module) const {
   for (const Value &hyper : module.hypers())
     if (hyper.name != "seed" && hyper.name != "step")
       throw Error(ErrorCode::Unsupported, "module \"" + module.name() + "\" wants the hyper \"" + hyper.name +
@@ -148,7 +140,7 @@ void Session::State::checkHypers(const Module &module) const {
 
 /// Follows the phases that a step of these programs goes through, so that a file
 /// which cannot be trained with is refused before anything runs.
-void Session::State::checkPhases(std::span<const Module> modules) const {
+void SessionState::checkPhases(std::span<const Module> modules) const {
   if (!std::ranges::all_of(modules, &Module::hasBackward))
     return; // evaluations only
   Phase now = Phase::StepBegin;
@@ -179,7 +171,7 @@ void Session::State::checkPhases(std::span<const Module> modules) const {
 }
 
 /// Does what a config file says of the device and of records.
-void Session::State::configure(const Config &config) {
+void SessionState::configure(const Config &config) {
   if (!config.foreign().empty()) {
     constexpr size_t mostNamed = 20;
     std::string keys;
@@ -211,14 +203,14 @@ void Session::State::configure(const Config &config) {
   device->transfer().configure(std::move(stitch));
 }
 
-void Session::State::endStep() {
+void SessionState::endStep() {
   stitchReport(*device).endStep();
   if (stitchTelemetry)
     stitchTelemetry->write(device->transfer().record(step).json());
 }
 
 Session::Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options)
-    : state_(std::make_unique<State>(std::move(device), std::move(modules), std::move(options))) {}
+    : state_(std::make_unique<SessionState>(std::move(device), std::move(modules), std::move(options))) {}
 Session::~Session() = default;
 Session::Session(Session &&) noexcept = default;
 Session &Session::operator=(Session &&) noexcept = default;
@@ -249,7 +241,7 @@ static std::vector<const Value *> valuesOf(const Module &module) {
 }
 
 void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) {
-  State &s = *state_;
+  SessionState &s = *state_;
   s.makeDeferred();
   if (s.precision)
     throw Error(ErrorCode::Unsupported, "Selective Precision has measured the programs of one set of extents; with it, "
@@ -257,9 +249,10 @@ void Session::addSizes(std::vector<SessionModule> given, bool areForEvaluation) 
   if (s.waiting)
     throw Error(ErrorCode::StateTransition, "programs for other extents are added between steps, and " +
                                                 std::to_string(s.waiting) + " batches of one wait for optimize()");
-  auto sizes = std::make_unique<State::Sizes>();
+  auto sizes = std::make_unique<SessionState::Sizes>();
   sizes->modules = makeModules(s.device, std::move(given));
-  s.leaveModules(sizes->modules);
+  if (s.ranks)
+    s.ranks->leaveModules(sizes->modules);
   auto differs = [](const Module &module, const std::string &what) {
     return Error(ErrorCode::InvalidArgument, "module \"" + module.name() + "\" for batches of other extents " + what);
   };
@@ -323,7 +316,7 @@ static BatchDescs descsOf(const TensorMap &batch) {
   return descs;
 }
 
-const Session::State::Sizes *Session::State::sizesFor(const BatchDescs &batch, bool isEvaluation) const {
+const SessionState::Sizes *SessionState::sizesFor(const BatchDescs &batch, bool isEvaluation) const {
   auto among = [&](const std::vector<std::unique_ptr<const Sizes>> &others) {
     auto found = std::ranges::find_if(others, [&](const auto &each) { return haveExtentsOf(each->ports, batch); });
     return found == others.end() ? nullptr : found->get();
@@ -332,14 +325,14 @@ const Session::State::Sizes *Session::State::sizesFor(const BatchDescs &batch, b
   return found || haveExtentsOf(ports, batch) ? found : among(otherSizes);
 }
 
-Session::State::StepSizes Session::State::stepSizes(std::span<const TensorMap> batches) const {
+SessionState::StepSizes SessionState::stepSizes(std::span<const TensorMap> batches) const {
   StepSizes step;
   for (const TensorMap &batch : batches)
     step.push_back(sizesFor(descsOf(batch)));
   return step;
 }
 
-Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
+Wiring SessionState::wiringFor(const TensorMap &batch, bool isEvaluation) {
   BatchDescs descs = descsOf(batch);
   sizes = sizesFor(descs, isEvaluation);
   std::vector<std::string> notes;
@@ -353,7 +346,7 @@ Wiring Session::State::wiringFor(const TensorMap &batch, bool isEvaluation) {
 /// A batch crosses the link once, whoever reads it: two modules may, and
 /// backward may again. What would lose bits is left to submit, which has rules
 /// for it.
-TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batch) const {
+TensorMap SessionState::placeBatch(const Wiring &wiring, const TensorMap &batch) const {
   TensorMap placed = batch;
   const std::vector<Module> &modules = modulesNow();
   for (auto [m, end] = ownModules(); m < end; ++m)
@@ -376,15 +369,13 @@ TensorMap Session::State::placeBatch(const Wiring &wiring, const TensorMap &batc
 /// The seed of the first module and batch is the user's. Modules number their
 /// random ops alone and micro-batches share a step, hence the others get seeds
 /// of their own: odd multiples of the golden ratio of 2^64 keep them apart.
-int64_t Session::State::seedOf(size_t module) const {
-  uint64_t batch = uint64_t(isPipelined() ? batchAtHand : waiting);
-  if (isShared() && !isPipelined()) // as if one rank had the batches of all
-    batch = batch * uint64_t(options.collectives->ranks()) + uint64_t(options.collectives->rank());
+int64_t SessionState::seedOf(size_t module) const {
+  uint64_t batch = ranks ? ranks->batchNumber() : uint64_t(waiting);
   uint64_t stream = batch << 20 | module;
   return int64_t(uint64_t(options.seed) + stream * 0x9E3779B97F4A7C15u);
 }
 
-Module::Lookup Session::State::lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
+Module::Lookup SessionState::lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
                                       const std::vector<std::vector<Tensor>> &outputs) const {
   return [this, module, &wiring, &batch, &outputs](const Value &value) -> Tensor {
     switch (value.role) {
@@ -422,7 +413,7 @@ static bool hasLoss(std::span<const ModulePorts> modules) {
 }
 
 /// Records the forwards; the batch's tensors by name are values, too.
-std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const TensorMap &batch) {
+std::vector<Tensor> SessionState::runForward(const Wiring &wiring, const TensorMap &batch) {
   batchValues.clear();
   losses.clear();
   const std::vector<Module> &modules = modulesNow();
@@ -431,8 +422,8 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
       makeDeferred();
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<std::vector<GradientTape::ValueId>> ids(modules.size());
-  if (passage)
-    passage->enter(modules, tape, outputs, ids);
+  if (ranks)
+    ranks->enterStage(outputs, ids);
   std::vector<Tensor> found;
   for (auto [m, end] = ownModules(); m < end; ++m) {
     const Module &module = modules[m];
@@ -448,7 +439,7 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
     GradientTape::Step step{&module, std::move(result.token), {}, {}, {}};
     for (const Value &parameter : module.parameters()) {
       size_t slot = table.slotOf(m, parameter.name);
-      bool isPart = passage && shards->rankOf(slot) != options.collectives->rank(); // which goes to that rank alone
+      bool isPart = ranks && ranks->isPartOfOther(slot); // which goes to that rank alone
       step.parameters.push_back(isPart ? tape.newValue() : GradientTape::ValueId(slot));
     }
     for (size_t i = 0; i < module.inputs().size(); ++i) {
@@ -477,8 +468,8 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
   }
   deferred.reset();
   isUpdating = false;
-  if (passage)
-    passage->leave(outputs, ids);
+  if (ranks)
+    ranks->leaveStage(outputs, ids);
   if (!hasLoss(portsNow()))
     throw Error(ErrorCode::InvalidArgument,
                 "no module of the session has a float scalar output called \"loss\"; training needs one");
@@ -486,20 +477,14 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
   return found;
 }
 
-void Session::State::runBackward() {
+void SessionState::runBackward() {
   for (const auto &[value, output] : losses)
     tape.add(value, hyperTensor(device, *output, lossScale()));
   isUpdating = updatesInBackward();
-  // Which backward is the last is known where a step's batches were given at once.
-  // Beside parameters that are gathered all send at the same places among them, or behind.
-  bool sends = isShared() && !isPipelined() && !sendsBehind && waiting + 1 == int64_t(announced.size());
-  if (sends)
-    reduction->beginBackward(modulesNow(), tape, options.events, mayAddInBackward());
-  tape.play(GradientTape::Play::All, sends ? &*reduction : options.events);
-  if (sends) {
-    reduction->putBack();
-    reduction->endBackward();
-  }
+  EventSink *sending = ranks ? ranks->beginSending() : nullptr;
+  tape.play(GradientTape::Play::All, sending ? sending : options.events);
+  if (sending)
+    ranks->sendingEnded();
   squares.assign(modules.size(), Tensor());
   for (size_t m = 0; m < modules.size(); ++m) {
     if (!plans[m].isInBackward)
@@ -513,26 +498,25 @@ void Session::State::runBackward() {
   for (const auto &[name, value] : batchValues)
     if (Tensor &gradient = tape.gradient(value))
       inputGradients[name] = std::move(gradient);
-  if (passage)
-    passage->takeGradients(tape);
+  if (ranks)
+    ranks->takeGradients();
   tape.dropSteps();
 }
 
-void Session::State::drop() {
-  if (reduction)
-    reduction->endBackward();
+void SessionState::drop() {
+  if (ranks)
+    ranks->drop();
   tape.drop();
   isUpdating = false;
   squares.clear();
   inputGradients.clear();
   lateFailure.reset();
-  waiting = batchAtHand = 0;
-  batchLosses.clear();
+  waiting = 0;
   lossSum = 0;
   isOverflowed = false;
 }
 
-void Session::State::abort() {
+void SessionState::abort() {
   drop();
   lastOutputs.clear(); // which would be in the way of the next step's
   hasAborted = true;
@@ -540,17 +524,18 @@ void Session::State::abort() {
     services->abortStep();
 }
 
-void Session::State::giveUp(const std::exception &error, const std::string &midway) {
+void SessionState::giveUp(const std::exception &error, const std::string &midway) {
   if (std::exchange(isUpdating, false)) {
     noteTorn(deferred ? step : step + 1, midway);
     deferred.reset();
   }
   settlesWhole();
-  tellFailure(error);
+  if (ranks)
+    ranks->tellFailure(error);
   abort();
 }
 
-void Session::State::requireTrainable() const {
+void SessionState::requireTrainable() const {
   requireWhole();
   requireValues();
   for (const Module &module : modules)
@@ -559,7 +544,7 @@ void Session::State::requireTrainable() const {
                   "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
 }
 
-void Session::State::noteLoss(double loss) {
+void SessionState::noteLoss(double loss) {
   if (std::isfinite(loss))
     return;
   if (options.lossScaling && options.lossScaling->canFall())
@@ -573,29 +558,32 @@ void Session::State::noteLoss(double loss) {
 }
 
 double Session::forwardBackward(const TensorMap &batch) {
-  State &s = *state_;
+  SessionState &s = *state_;
   std::optional<double> badLoss;
   try {
     if (!s.waiting && s.announced.empty()) {
-      s.beginMeetings();
+      if (s.ranks)
+        s.ranks->beginStep();
       s.calibrateIfNeeded(std::span(&batch, 1));
-      s.beginShared({});
+      if (s.ranks)
+        s.ranks->meetToBegin({});
     }
     s.requireTrainable();
     s.checkInBackward();
-    if (s.sharesGradients() && s.announced.empty())
+    if (s.ranks && s.ranks->sharesGradients() && s.announced.empty())
       throw Error(ErrorCode::InvalidArgument, "ranks that have the sums of some gradients alone, or some modules, take whole "
                                               "steps: give all batches to step()");
     Wiring wiring = s.wiringFor(batch);
     if (!s.waiting) {
       if (s.announced.empty()) {
-        State::StepSizes guess(std::max<size_t>(s.plannedFor.size(), 1), s.sizes);
+        SessionState::StepSizes guess(std::max<size_t>(s.plannedFor.size(), 1), s.sizes);
         s.prepareStreamed(guess, std::span(&batch, 1));
         s.planFor(guess, std::span(&batch, 1));
       } else {
         s.prepareStreamed(s.announced, std::span(&batch, 1));
       }
-      s.beginGathering();
+      if (s.ranks)
+        s.ranks->beginGathering();
       if (s.services)
         s.services->setStep(s.step + 1);
       s.enter(Phase::StepBegin);
@@ -609,7 +597,7 @@ double Session::forwardBackward(const TensorMap &batch) {
       s.noteLoss(loss);
       if (s.lateFailure)
         badLoss = loss;
-      if (s.lateFailure && !s.gathersMore)
+      if (s.lateFailure && !(s.ranks && s.ranks->gathersMore()))
         throw *std::exchange(s.lateFailure, std::nullopt);
     };
     // The host reads the loss while the device works on backward, unless that updates
@@ -617,8 +605,8 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (s.updatesInBackward())
       readLoss();
     s.runBackward();
-    if (s.gathersMore && s.waiting + 1 == int64_t(s.announced.size()))
-      s.endGathering();
+    if (s.ranks)
+      s.ranks->backwardEnded();
     if (!s.updatesInBackward())
       readLoss();
     if (s.precision)
@@ -660,11 +648,8 @@ void Session::clearGradients() {
     state_->drop();
 }
 
-/// The name of the meeting before ranks evaluate a batch together.
-static constexpr std::string_view evaluationMeeting = "a batch is evaluated";
-
 TensorMap Session::evaluate(const TensorMap &batch) {
-  State &s = *state_;
+  SessionState &s = *state_;
   Wiring wiring;
   TensorMap placed;
   try {
@@ -676,28 +661,30 @@ TensorMap Session::evaluate(const TensorMap &batch) {
     if (!s.waiting)
       s.prepareStreamed({s.sizes}, std::span(&batch, 1));
   } catch (const std::exception &error) {
-    s.meetToGather(evaluationMeeting, error.what());
+    if (s.ranks)
+      s.ranks->meetToEvaluate(error.what());
     throw;
   }
-  s.meetToGather(evaluationMeeting);
-  s.agreeToEvaluate();
+  if (s.ranks)
+    s.ranks->meetToEvaluate();
   std::vector<std::vector<Tensor>> outputs(s.modules.size());
   const std::vector<Module> &modules = s.modulesNow();
   EventSink::PhasesApart apart(s.options.events);
+  bool isPipelined = s.ranks && s.ranks->isPipelined();
   bool isServed = false; // other ranks get what they wait for, whatever happens here
   try {
     if (s.services)
       s.services->beginEvaluation();
-    isServed = s.isPipelined();
-    if (s.isPipelined())
-      outputs.back() = s.evaluatePipeline(wiring, placed);
-    for (size_t m = 0; m < modules.size() && !s.isPipelined(); ++m)
+    isServed = isPipelined;
+    if (isPipelined)
+      outputs.back() = s.ranks->evaluatePipeline(wiring, placed);
+    for (size_t m = 0; m < modules.size() && !isPipelined; ++m)
       outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
     if (s.services)
       s.services->endEvaluation();
   } catch (const std::exception &error) {
-    if ((s.isGathered() || s.isPipelined()) && !isServed)
-      s.options.collectives->abandon(error.what()); // others wait for what is left
+    if (s.ranks && (s.ranks->isGathered() || isPipelined) && !isServed)
+      s.ranks->group().abandon(error.what()); // others wait for what is left
     if (s.services)
       s.services->abortEvaluation();
     throw;
@@ -716,25 +703,28 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
   clearGradients();
-  State::StepSizes step;
-  state_->cause.reset();
+  SessionState::StepSizes step;
+  SessionRanks *ranks = state_->ranks.get();
   try {
-    state_->beginMeetings();
+    if (ranks)
+      ranks->beginStep();
     state_->calibrateIfNeeded(microBatches);
-    state_->beginShared(microBatches);
+    if (ranks)
+      ranks->meetToBegin(microBatches);
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);
   } catch (const std::exception &error) {
-    state_->tellFailure(error);
-    if (state_->cause) // what another rank says of it
-      throw *std::exchange(state_->cause, std::nullopt);
+    if (ranks) {
+      ranks->tellFailure(error);
+      ranks->throwCause();
+    }
     if (auto *known = dynamic_cast<const Error *>(&error); !known || known->code() != ErrorCode::RankFailed)
       state_->requireWhole();
     throw;
   }
   struct Announced {
-    State &state;
+    SessionState &state;
     ~Announced() {
       state.announced.clear();
       state.rates.reset();
@@ -743,15 +733,15 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   state_->announced = std::move(step);
   state_->rates = rates;
   try {
-    if (state_->isPipelined())
-      state_->runPipeline(microBatches);
+    if (ranks && ranks->isPipelined())
+      ranks->runPipeline(microBatches);
     else
       for (const TensorMap &batch : microBatches)
         forwardBackward(batch);
     return optimize(rates, hooks);
   } catch (const std::exception &) {
-    if (state_->cause) // what another rank says of it
-      throw *std::exchange(state_->cause, std::nullopt);
+    if (ranks)
+      ranks->throwCause();
     throw;
   }
 }

@@ -16,7 +16,7 @@
 namespace segue::inline runtime {
 
 Checkpoint Session::checkpoint() const {
-  State &s = *state_;
+  SessionState &s = *state_;
   s.flush();
   s.streamed->checkFiles();
   s.requireValues();
@@ -80,7 +80,7 @@ static const Tensor &requireIn(const TensorMap &tensors, const std::string &key,
 }
 
 void Session::restore(const Checkpoint &checkpoint) {
-  State &s = *state_;
+  SessionState &s = *state_;
   std::vector<Tensor> sources;
   std::set<std::string_view> keys;
   size_t deferred = 0;
@@ -122,9 +122,9 @@ void Session::restore(const Checkpoint &checkpoint) {
   rejectOthers(checkpoint.parameters, keys.size() - deferred, isParameter, "parameter");
   rejectOthers(checkpoint.deferred, deferred, isParameter, "parameter");
   auto isState = [&](const std::string &key) {
-    return s.shards ? s.shards->states().contains(key) : s.optimizerState.contains(key);
+    return s.ranks ? s.ranks->hasState(key) : s.optimizerState.contains(key);
   };
-  rejectOthers(checkpoint.state, s.shards ? s.shards->states().size() : s.optimizerState.size(), isState,
+  rejectOthers(checkpoint.state, s.ranks ? s.ranks->stateCount() : s.optimizerState.size(), isState,
                "optimizer state");
   std::function<void()> restorePrecision = [] {};
   if (s.precision)
@@ -142,8 +142,9 @@ void Session::restore(const Checkpoint &checkpoint) {
 }
 
 void Session::save(const std::filesystem::path &path, std::string notes) const {
-  bool isTogether = state_->shards || (state_->isShared() && isCheckpointFolder(path));
-  bool writes = !isTogether || state_->options.collectives->rank() == 0;
+  SessionRanks *ranks = state_->ranks.get();
+  bool isTogether = ranks && (ranks->shards() || isCheckpointFolder(path));
+  bool writes = !isTogether || ranks->rank() == 0;
   std::filesystem::path replaced = writes ? sealedFileOf(path) : std::filesystem::path();
   auto make = [&] {
     Checkpoint checkpoint = this->checkpoint();
@@ -151,7 +152,7 @@ void Session::save(const std::filesystem::path &path, std::string notes) const {
     return checkpoint;
   };
   if (isTogether)
-    state_->saveTogether(path, make);
+    ranks->saveTogether(path, make);
   else
     saveCheckpoint(path, make());
   if (state_->sealer && state_->sealer->isAt(path))
@@ -175,7 +176,10 @@ std::string Session::load(const std::filesystem::path &path) {
   return std::move(read.notes);
 }
 
-bool Session::canSeal() const { return !state_->shards && canSealOn(*state_->device); }
+/// Returns true if each rank has the states of some parameters alone.
+static bool areShardsOf(const SessionRanks *ranks) { return ranks && ranks->shards(); }
+
+bool Session::canSeal() const { return !areShardsOf(state_->ranks.get()) && canSealOn(*state_->device); }
 
 SealRoom sealRoomOf(const ParameterTable &table, const std::vector<Tensor> &values, const TensorMap &states) {
   SealRoom room;
@@ -190,15 +194,15 @@ SealRoom sealRoomOf(const ParameterTable &table, const std::vector<Tensor> &valu
 }
 
 uint64_t Session::sealRoom() const {
-  const State &s = *state_;
+  const SessionState &s = *state_;
   if (!canSeal())
     throw noDiskToSealOn(s.device->name());
   return sealRoomOf(s.table, s.values, s.optimizerState).bytes();
 }
 
 void Session::sealAt(const std::filesystem::path &path) {
-  State &s = *state_;
-  if (s.shards)
+  SessionState &s = *state_;
+  if (areShardsOf(s.ranks.get()))
     throw Error(ErrorCode::Unsupported, "a sealed checkpoint lies where this rank's states do, and it has those of some "
                                         "parameters alone; save checkpoints instead");
   if (isCheckpointFolder(path))
@@ -209,7 +213,7 @@ void Session::sealAt(const std::filesystem::path &path) {
 }
 
 Session::SealFigures Session::seal(std::string notes) {
-  State &s = *state_;
+  SessionState &s = *state_;
   if (!s.sealer)
     throw Error(ErrorCode::InvalidArgument, "nobody has said where to seal checkpoints; call sealAt first");
   auto begin = std::chrono::steady_clock::now();

@@ -50,7 +50,7 @@ size_t Session::rateCount() const {
   return count;
 }
 
-void Session::State::checkRates(const LearningRates &rates) const {
+void SessionState::checkRates(const LearningRates &rates) const {
   for (size_t group = 0; group < rates.size(); ++group)
     if (!std::isfinite(rates[group]))
       throw Error(ErrorCode::InvalidArgument,
@@ -67,9 +67,9 @@ void Session::State::checkRates(const LearningRates &rates) const {
 // In backward
 //===----------------------------------------------------------------------===//
 
-bool Session::State::updatesInBackward() const { return std::ranges::any_of(plans, &OptimizerPlan::isInBackward); }
+bool SessionState::updatesInBackward() const { return std::ranges::any_of(plans, &OptimizerPlan::isInBackward); }
 
-void Session::State::checkInBackward() const {
+void SessionState::checkInBackward() const {
   auto module = std::ranges::find_if(plans, &OptimizerPlan::isInBackward);
   if (module == plans.end() || (rates && !waiting && announced.size() <= 1))
     return;
@@ -82,7 +82,7 @@ void Session::State::checkInBackward() const {
                                       "gradients; compile it without in-backward to see them")));
 }
 
-TensorMap Session::State::updateInputs(size_t m) {
+TensorMap SessionState::updateInputs(size_t m) {
   const OptimizerPlan &plan = plans[m];
   const Program &backward = *modulesNow()[m].find("backward");
   TensorMap given;
@@ -100,7 +100,7 @@ TensorMap Session::State::updateInputs(size_t m) {
 
 /// One input of a program of the optimizer phase, on its way to the device
 /// maybe.
-Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock,
+Tensor SessionState::optimizerTensor(const Value &value, const OptimizerValue &input, bool comesByBlock,
                                        const LearningRates &rates, double clip) {
   switch (input.feed) {
   case Feed::Parameter:
@@ -131,7 +131,7 @@ Tensor Session::State::optimizerTensor(const Value &value, const OptimizerValue 
 /// in place must not begin without all that it reads. `scalars`: those among them
 /// that have arrived before, null elsewhere. Gradients of which this is the last reader, as
 /// `gives` says, are given away and freed as they are used up.
-std::vector<Tensor> Session::State::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
+std::vector<Tensor> SessionState::optimizerTensors(const Program &program, const std::vector<OptimizerValue> &inputs,
                                                      const LearningRates &rates, double clip, GivesGradients gives,
                                                      const std::vector<Tensor> &scalars) {
   auto comesByBlock = [&](size_t i) {
@@ -163,7 +163,7 @@ std::vector<Tensor> Session::State::optimizerTensors(const Program &program, con
   return tensors;
 }
 
-bool Session::State::isReadByOptimizer(size_t slot) const {
+bool SessionState::isReadByOptimizer(size_t slot) const {
   return std::ranges::any_of(plans, [&](const OptimizerPlan &plan) {
     return std::ranges::any_of(plan.optimizerInputs, [&](const OptimizerValue &input) {
       return input.feed == Feed::Gradient && input.slot == slot;
@@ -172,7 +172,7 @@ bool Session::State::isReadByOptimizer(size_t slot) const {
 }
 
 /// Returns true if `tensor` was copied from the host for this input.
-bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
+bool SessionState::isBroughtFrom(const OptimizerValue &input, const Tensor &tensor) {
   const Tensor *source = input.feed == Feed::Parameter  ? &values[input.slot]
                          : input.feed == Feed::Gradient ? &gradientFor(input.slot)
                                                         : nullptr;
@@ -181,7 +181,7 @@ bool Session::State::isBroughtFrom(const OptimizerValue &input, const Tensor &te
 
 /// The scalars among them, arrived, and null for the rest: before the first
 /// optimizer writes anything.
-std::vector<Tensor> Session::State::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
+std::vector<Tensor> SessionState::optimizerScalars(const Program &program, const std::vector<OptimizerValue> &inputs,
                                                      const LearningRates &rates, double clip) {
   std::vector<Tensor> scalars(inputs.size());
   auto make = [&](size_t i) { return optimizerTensor(program.inputs()[i], inputs[i], false, rates, clip); };
@@ -217,7 +217,7 @@ static double squareOf(const DeviceRef &device, const Program *norm, std::span<c
 }
 
 /// Returns the joint norm of the sums that wait, or NaN if no module can compute it.
-double Session::State::gradientNorm() {
+double SessionState::gradientNorm() {
   std::vector<std::vector<Tensor>> norms(plans.size());
   bool isKnown = false;
   for (size_t m = 0; m < plans.size(); ++m) {
@@ -230,17 +230,18 @@ double Session::State::gradientNorm() {
                         options.events);
     isKnown |= plan.gradNorm || !norms[m].empty();
   }
-  double square = sharesGradients() ? squareOverRanks(norms) : 0;
-  for (size_t m = 0; m < norms.size() && !sharesGradients(); ++m)
+  bool areOfAll = ranks && ranks->sharesGradients();
+  double square = areOfAll ? ranks->squareOverRanks(norms) : 0;
+  for (size_t m = 0; m < norms.size() && !areOfAll; ++m)
     square += squareOf(device, plans[m].gradNorm, norms[m]);
   return isKnown ? std::sqrt(square) : std::numeric_limits<double>::quiet_NaN();
 }
 
-void Session::State::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
+void SessionState::runOptimizer(const OptimizerPlan &plan, std::vector<Tensor> tensors) {
   storeUpdated(plan, submit(device, *plan.optimizer, std::move(tensors), options.events));
 }
 
-void Session::State::storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results) {
+void SessionState::storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results) {
   // Written in place, mostly; a parameter that was brought, or bound to another
   // layout, is not.
   std::vector<std::pair<Tensor, Tensor>> home; // from, to
@@ -280,7 +281,7 @@ static bool refusedAtOnce(const std::exception &error) {
 
 /// Enters the phase. Services settle what backward has left before anything is made ready
 /// for the optimizer: a failure in there is found before the first write.
-void Session::State::enterOptimizer() {
+void SessionState::enterOptimizer() {
   for (const OptimizerPlan &plan : plans) {
     if (plan.gradNorm)
       enterPhaseOf(*plan.gradNorm, options.events);
@@ -295,13 +296,14 @@ StepResult Session::optimize(const LearningRates &rates, std::span<const Gradien
   try {
     return state_->optimize(rates, hooks);
   } catch (const std::exception &error) {
-    state_->tellFailure(error);
+    if (state_->ranks)
+      state_->ranks->tellFailure(error);
     throw;
   }
 }
 
-StepResult Session::State::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
-  State &s = *this;
+StepResult SessionState::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
+  SessionState &s = *this;
   s.requireWhole();
   if (!s.waiting)
     throw Error(ErrorCode::InvalidArgument, "no gradients wait for the optimizer; call forwardBackward first");
@@ -344,7 +346,7 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
   try {
     if (s.residency)
       s.residency->settle();
-    divisor = double(s.addOverRanks(result)) * s.lossScale();
+    divisor = double(s.ranks ? s.ranks->addUp(result) : s.waiting) * s.lossScale();
     if (!s.isOverflowed)
       s.callHooks(hooks, divisor);
     result.gradNorm = s.gradientNorm() / divisor;
@@ -358,7 +360,8 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
                                                         : "; parameters and optimizer state are those of step " +
                                                               std::to_string(s.step)));
     if (result.isSkipped) {
-      s.agreeToUpdate(result, rates);
+      if (s.ranks)
+        s.ranks->agreeToUpdate(result, rates);
       result.outputs = std::move(s.lastOutputs);
       result.step = s.step;
       s.abort();
@@ -375,7 +378,8 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
       if (s.plans[m].ownsParameters && !s.plans[m].isInBackward && !s.plans[m].isInForward)
         scalars[m] =
             s.optimizerScalars(*s.plans[m].optimizer, s.plans[m].optimizerInputs, rates, result.clip / divisor);
-    s.agreeToUpdate(result, rates);
+    if (s.ranks)
+      s.ranks->agreeToUpdate(result, rates);
   } catch (const std::exception &error) {
     giveUp(error);
     throw;
@@ -397,16 +401,17 @@ StepResult Session::State::optimize(const LearningRates &rates, std::span<const 
       if (isTorn)
         s.noteTorn(result.step,
                    "the optimizer of module \"" + s.modules[m].name() + "\" failed midway (" + error.what() + ")");
-      if (s.isShared()) // the others have agreed to update, and some wait for what this rank was to send
-        s.options.collectives->abandon(isTorn ? tornError(s.torn).what()
-                                              : std::string(error.what()) +
-                                                    "; other ranks have updated parameters: load the last checkpoint");
+      if (s.ranks) // the others have agreed to update, and some wait for what this rank was to send
+        s.ranks->group().abandon(isTorn ? tornError(s.torn).what()
+                                        : std::string(error.what()) +
+                                              "; other ranks have updated parameters: load the last checkpoint");
       s.abort();
       s.requireWhole();
       throw;
     }
   }
-  s.shareUpdates(result.step);
+  if (s.ranks)
+    s.ranks->shareUpdates(result.step);
   s.step = result.step;
   s.deferUpdates(rates, result.clip / divisor);
   if (s.options.lossScaling)

@@ -25,7 +25,7 @@ void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &
     throw Error(ErrorCode::LayoutMismatch, what + ": " + tensor.desc().str() + " given, " + wanted.str() + " declared");
 }
 
-void Session::State::checkFits(size_t slot, const Tensor &tensor) const {
+void SessionState::checkFits(size_t slot, const Tensor &tensor) const {
   checkSame("parameter \"" + table.infos()[slot].key + "\"", tensor, table.infos()[slot].desc);
 }
 
@@ -47,7 +47,7 @@ Tensor zerosNamed(const DeviceRef &device, const TensorDesc &wanted, std::string
   return tensor;
 }
 
-Tensor Session::State::emptyParameter(size_t slot) {
+Tensor SessionState::emptyParameter(size_t slot) {
   if (streamed->has(slot))
     return streamed->allocate(device, slot);
   const ParameterInfo &info = table.infos()[slot];
@@ -61,15 +61,15 @@ Tensor Session::State::emptyParameter(size_t slot) {
   }
 }
 
-Tensor Session::State::placed(size_t slot, const Tensor &source) {
+Tensor SessionState::placed(size_t slot, const Tensor &source) {
   Tensor value = emptyParameter(slot);
   copyInto(source, value);
   return value;
 }
 
-void Session::State::assign(size_t slot, const Tensor &tensor) {
-  hasAgreed = false;
-  ++timesGiven;
+void SessionState::assign(size_t slot, const Tensor &tensor) {
+  if (ranks)
+    ranks->valuesGiven();
   if (isElsewhere(slot))
     return giveBack(tensor);
   Tensor value = values[slot];
@@ -113,8 +113,8 @@ bool Session::bindParameter(std::string_view key, const Tensor &tensor) {
   }
   if (isStreamed)
     state_->streamed->flush();
-  state_->hasAgreed = false;
-  ++state_->timesGiven;
+  if (state_->ranks)
+    state_->ranks->valuesGiven();
   state_->values[slot] = tensor;
   state_->streamed->replaced(slot);
   return true;
@@ -134,25 +134,41 @@ std::vector<std::string> Session::slabParameters() const {
   return keys;
 }
 
-const Tensor &Session::parameter(std::string_view key) const {
-  size_t slot = state_->table.require(key);
-  if (!state_->values[slot])
+const Tensor &SessionState::parameter(size_t slot) {
+  if (!values[slot])
     throw Error(ErrorCode::MissingWeight,
-                "parameter \"" + state_->table.infos()[slot].key + "\" has no value yet; set it or load weights");
-  state_->makeDeferred();
-  if (state_->isElsewhere(slot))
-    throw *state_->values[slot].storage()->failure();
-  if (state_->streamed->isInSlab(slot))
-    return state_->streamed->dequantized(state_->device, slot);
-  if (state_->streamed->isBacked(slot)) {
-    state_->streamed->checkFiles();
-  } else if (state_->streamed->has(slot)) {
-    state_->flush();
+                "parameter \"" + table.infos()[slot].key + "\" has no value yet; set it or load weights");
+  makeDeferred();
+  if (isElsewhere(slot))
+    throw *values[slot].storage()->failure();
+  if (streamed->isInSlab(slot))
+    return streamed->dequantized(device, slot);
+  if (streamed->isBacked(slot)) {
+    streamed->checkFiles();
+  } else if (streamed->has(slot)) {
+    flush();
   } else { // of a step that was torn none is given, whole as it may be
-    state_->settle();
-    state_->requireWhole();
+    settle();
+    requireWhole();
   }
-  return state_->values[slot];
+  return values[slot];
+}
+
+const Tensor &Session::parameter(std::string_view key) const { return state_->parameter(state_->table.require(key)); }
+
+std::vector<std::string> Session::parametersElsewhere() const {
+  std::vector<std::string> keys;
+  for (size_t slot = 0; slot < state_->table.size(); ++slot)
+    if (state_->isElsewhere(slot))
+      keys.push_back(state_->table.infos()[slot].key);
+  return keys;
+}
+
+void Session::gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take) {
+  if (state_->ranks)
+    return state_->ranks->gatherParameters(take);
+  for (size_t slot = 0; slot < state_->table.size(); ++slot)
+    take(state_->table.infos()[slot], state_->parameter(slot));
 }
 
 static std::string memberText(const ParameterInfo &info) {
@@ -199,7 +215,7 @@ std::vector<std::vector<std::string>> Session::loadWeights(std::span<const std::
   for (const std::filesystem::path &path : paths)
     opened.push_back(openWeights(path));
   std::vector<Tensor> sources(state_->table.size());
-  std::vector<State::FileEntry> files(state_->table.size()), originals(state_->table.size());
+  std::vector<SessionState::FileEntry> files(state_->table.size()), originals(state_->table.size());
   for (size_t slot = 0; slot < state_->table.size(); ++slot) {
     const ParameterInfo &info = state_->table.infos()[slot];
     std::vector<std::string> names = sourceNames(info.key, state_->options.aliases);
@@ -257,7 +273,7 @@ static std::string tornByLoss(int64_t step, const Error &loss) {
          loss.what() + ")";
 }
 
-void Session::State::requireValues() const {
+void SessionState::requireValues() const {
   size_t missing = 0, first = 0;
   for (size_t slot = values.size(); slot-- > 0;)
     if (!values[slot])
@@ -269,7 +285,7 @@ void Session::State::requireValues() const {
                                             ") has no value" + others + "; set parameters or load weights first");
 }
 
-const Error *Session::State::lostState() const {
+const Error *SessionState::lostState() const {
   auto lossOf = [&](const Tensor &tensor) {
     const Error *failure = tensor ? tensor.storage()->failure() : nullptr;
     return failure && !streamed->isOnDevice(tensor) ? failure : nullptr;
@@ -283,7 +299,7 @@ const Error *Session::State::lostState() const {
   return nullptr;
 }
 
-bool Session::State::settlesWhole() noexcept {
+bool SessionState::settlesWhole() noexcept {
   if (!torn.empty())
     return false;
   try {
@@ -296,7 +312,7 @@ bool Session::State::settlesWhole() noexcept {
   return torn.empty();
 }
 
-void Session::State::settle() {
+void SessionState::settle() {
   Fence writes;
   auto add = [&](const Tensor &tensor) {
     if (tensor)
@@ -310,7 +326,7 @@ void Session::State::settle() {
   streamed->wait();
 }
 
-void Session::State::flush() {
+void SessionState::flush() {
   makeDeferred();
   settle();
   requireWhole();
@@ -320,7 +336,7 @@ void Session::State::flush() {
 /// Returns true if a parameter can be streamed from the memory of `tensor`. Memory that two
 /// parameters share would be two copies on the device. Values that a plan brings home are
 /// written while the next step runs already, and so not where the caller reads.
-bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
+bool SessionState::canBeStreamedFrom(size_t slot, const Tensor &tensor) const {
   if (streamed->arePlanned() && table.infos()[slot].trained && tensor.storage()->isExternal())
     return false;
   if (!isHostSpace(tensor.desc().layout.space) && !device->hasUnifiedMemory())
@@ -331,18 +347,18 @@ bool Session::State::canBeStreamedFrom(size_t slot, const Tensor &tensor) const 
   return true;
 }
 
-void Session::State::requireWhole() const {
+void SessionState::requireWhole() const {
   if (!torn.empty())
     throw tornError(torn);
   if (const Error *loss = lostState())
     throw tornError(tornByLoss(step, *loss));
 }
 
-void Session::State::noteTorn(int64_t number, const std::string &why) {
+void SessionState::noteTorn(int64_t number, const std::string &why) {
   torn = "step " + std::to_string(number) + " was torn: " + why;
 }
 
-void Session::State::tear(int64_t number, const std::string &why) {
+void SessionState::tear(int64_t number, const std::string &why) {
   noteTorn(number, why);
   throw tornError(torn);
 }

@@ -28,19 +28,19 @@ static uint64_t bytesOn(const Device &device, std::span<const TensorMap> batches
   return bytes;
 }
 
-StepToPlan Session::State::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
-  StepToPlan next{device, modules, options, shards, {}, bytesOn(*device, batches)};
+StepToPlan SessionState::stepToPlan(const StepSizes &step, std::span<const TensorMap> batches) const {
+  StepToPlan next{device, modules, options, ranks ? ranks->shards() : nullptr, {}, bytesOn(*device, batches)};
   for (const Sizes *of : step)
     next.batches.push_back(&modulesOf(of));
   return next;
 }
 
-Session::State::KnownStep &Session::State::knownOf(const StepSizes &step) {
+SessionState::KnownStep &SessionState::knownOf(const StepSizes &step) {
   auto found = std::ranges::find(known, step, &KnownStep::step);
   return found != known.end() ? *found : known.emplace_back(step);
 }
 
-void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
+void SessionState::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
   if (services && services->wantsPlan())
     return followPlanFor(step, batches);
   if (services)
@@ -49,7 +49,7 @@ void Session::State::planFor(const StepSizes &step, std::span<const TensorMap> b
   tellStatesLeave();
 }
 
-void Session::State::takeForPrograms(const StepSizes &step, std::span<const TensorMap> batches) {
+void SessionState::takeForPrograms(const StepSizes &step, std::span<const TensorMap> batches) {
   if (!device->bytesForPrograms())
     return;
   try {
@@ -60,7 +60,7 @@ void Session::State::takeForPrograms(const StepSizes &step, std::span<const Tens
   }
 }
 
-void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> batches) {
+void SessionState::checkFor(const StepSizes &step, std::span<const TensorMap> batches) {
   bool hasTwin = device->twin().has_value();
   bool isChecked = hasTwin && !options.isRehearsal && !hasOwnSink();
   bool isRehearsed = hasTwin && services && services->wantsRehearsal();
@@ -71,7 +71,8 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
     return std::ranges::any_of(
         known, [&](const KnownStep &other) { return other.checked && std::ranges::count(other.step, of) > 0; });
   };
-  if (!(isChecked || isRehearsed) || (!here.checked && !sharesGradients() && std::ranges::all_of(step, isKnown)))
+  bool sharesGradients = ranks && ranks->sharesGradients();
+  if (!(isChecked || isRehearsed) || (!here.checked && !sharesGradients && std::ranges::all_of(step, isKnown)))
     return;
   if (!here.checked) {
     requireWhole();
@@ -98,7 +99,7 @@ void Session::State::checkFor(const StepSizes &step, std::span<const TensorMap> 
   plannedFor = step;
 }
 
-std::unique_ptr<TriedPlan> Session::State::tryAnother(const StepSizes &step, std::span<const TensorMap> batches,
+std::unique_ptr<TriedPlan> SessionState::tryAnother(const StepSizes &step, std::span<const TensorMap> batches,
                                                       const MeasuredStep *measured) {
   auto stays = [&](const std::string &why) {
     if (options.log)
@@ -117,7 +118,7 @@ std::unique_ptr<TriedPlan> Session::State::tryAnother(const StepSizes &step, std
   return nullptr;
 }
 
-void Session::State::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
+void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
   requireWhole();
   requireValues();
   prepareStreamed(step, batches); // the ring is in the way of a plan
@@ -182,13 +183,13 @@ void Session::State::followPlanFor(const StepSizes &step, std::span<const Tensor
 }
 
 uint64_t Session::certify(size_t microBatches) {
-  State &s = *state_;
+  SessionState &s = *state_;
   if (s.waiting || microBatches == 0)
     throw Error(s.waiting ? ErrorCode::StateTransition : ErrorCode::InvalidArgument,
                 s.waiting ? "a step is certified before it begins, and " + std::to_string(s.waiting) +
                                 " batches of one wait for optimize()"
                           : std::string("a step of no batches is none to certify"));
-  State::StepSizes step(microBatches, nullptr);
+  SessionState::StepSizes step(microBatches, nullptr);
   s.planFor(step, {});
   std::optional<uint64_t> &certified = s.knownOf(step).certified;
   if (!certified)
@@ -197,7 +198,7 @@ uint64_t Session::certify(size_t microBatches) {
   return *certified;
 }
 
-void Session::State::refuseTooSmall(const Error &error, const StepSizes &step,
+void SessionState::refuseTooSmall(const Error &error, const StepSizes &step,
                                     std::span<const TensorMap> batches) const {
   auto *memory = error.details<OutOfMemory::Report>();
   bool isTooSmall = memory ? memory->space == Space::DeviceDram : error.code() == ErrorCode::BudgetInfeasible;

@@ -16,8 +16,8 @@
 
 namespace segue::inline runtime {
 
-struct Session::State::Host final : PrecisionHost {
-  explicit Host(State &state) : s(state) {}
+struct SessionState::Host final : PrecisionHost {
+  explicit Host(SessionState &state) : s(state) {}
 
   const std::vector<Module> &modules() const override { return s.modules; }
   WeightStreamer &weights() override { return *s.services->weights(); }
@@ -31,16 +31,16 @@ struct Session::State::Host final : PrecisionHost {
       giveBack(tensor);
   }
   void settle(bool givesRing) override { givesRing ? s.streamed->release() : s.flush(); }
-  int rank() const override { return isShared() ? s.options.collectives->rank() : 0; }
-  bool isShared() const override { return s.isShared(); }
+  int rank() const override { return s.ranks ? s.ranks->rank() : 0; }
+  bool isShared() const override { return s.ranks != nullptr; }
   std::vector<std::string> exchange(std::string_view what, std::string_view message) override {
-    return s.options.collectives->exchange(what, message);
+    return s.ranks->group().exchange(what, message);
   }
 
-  State &s;
+  SessionState &s;
 };
 
-void Session::State::startPrecision() {
+void SessionState::startPrecision() {
   precision = services ? services->precision() : nullptr;
   if (!precision)
     return;
@@ -54,7 +54,7 @@ int64_t Session::calibrationSamples() const {
 }
 
 void Session::calibrate(std::span<const TensorMap> batches) {
-  State &s = *state_;
+  SessionState &s = *state_;
   if (s.waiting)
     throw Error(ErrorCode::InvalidArgument, "calibrate: gradients wait for the optimizer; calibrate between steps");
   if (batches.empty())
@@ -62,31 +62,15 @@ void Session::calibrate(std::span<const TensorMap> batches) {
   s.calibrateIfNeeded(batches);
 }
 
-void Session::State::calibrateIfNeeded(std::span<const TensorMap> batches) {
+void SessionState::calibrateIfNeeded(std::span<const TensorMap> batches) {
   if (!precision || !device->hasBytes() || !precision->calibrationSamples())
     return;
   requireWhole();
   requireValues();
   flush();
   precision->calibrate(batches);
-  hasAgreed = false; // each rank has measured batches of its own
-}
-
-void Session::State::takePrecisionOfRank0() {
-  if (!precision)
-    return;
-  std::vector<std::string> states = options.collectives->exchange("the state of precision", precision->saveState());
-  if (options.collectives->rank() != 0)
-    precision->takeState(states[0]);
-}
-
-void Session::State::takePrecisionWords(const std::vector<StepWord> &words) {
-  if (!precision)
-    return;
-  std::vector<std::string> told;
-  for (const StepWord &word : words)
-    told.push_back(word.precision);
-  precision->takeWords(told);
+  if (ranks)
+    ranks->agreesNoMore(); // each has measured batches of its own
 }
 
 } // namespace segue::inline runtime

@@ -16,12 +16,12 @@
 #define SEGUE_RUNTIME_LIB_SESSION_SESSIONSTATE_H
 
 #include "CheckpointFolder.h"
-#include "GradientReduction.h"
 #include "GradientTape.h"
 #include "KeptValues.h"
 #include "PlanStep.h"
+#include "ParameterTable.h"
 #include "SealedCheckpoint.h"
-#include "ShardedStates.h"
+#include "SessionRanks.h"
 #include "StreamedParameters.h"
 #include "segue/runtime/Telemetry/JsonlWriter.h"
 #include <list>
@@ -29,32 +29,8 @@
 
 namespace segue::inline runtime {
 
-/// A StepWord is what a rank says to others at a meeting in a step (SessionRanks.cpp).
-struct StepWord {
-  bool hasFailed = false, isOverflowed = false;
-  /// True if gradients may not be ready where their program says, since they leave the device.
-  bool holdsGradients = false;
-  /// True if the rank was given values since all have found out that they train the same.
-  bool wantsToAgree = false;
-  /// The batches of the step so far; when it begins, the number of those that were given at once, or 0.
-  int64_t batches = 0;
-  double lossSum = 0, gradNorm = 0;
-  std::vector<double> rates;
-  std::string why;
-  /// The squares of gradients in the order of ShardedStates::squares(), 0 for those of other ranks.
-  std::vector<float> squares;
-  /// The rank has failed for the want of what another one was to send, which says why itself.
-  bool isEcho = false;
-  /// In a pipeline: the losses of each batch, in the order of modules, 0 for those of other ranks; and a hash of the
-  /// batches that the rank was given.
-  std::vector<double> losses;
-  uint64_t batchHash = 0;
-  /// The word of Selective Precision (PrecisionActor::word).
-  std::string precision;
-};
-
-struct Session::State {
-  State(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
+struct SessionState {
+  SessionState(DeviceRef device, std::vector<SessionModule> given, SessionOptions options);
 
   void configure(const Config &config);
   /// Allocates the states. `inputs` names the inputs of optimizers that they are, by module.
@@ -74,6 +50,8 @@ struct Session::State {
   void tellStatesLeave();
 
   // Parameters.
+  /// Is Session::parameter.
+  const Tensor &parameter(size_t slot);
   void checkFits(size_t slot, const Tensor &tensor) const;
   void assign(size_t slot, const Tensor &tensor);
   bool canBeStreamedFrom(size_t slot, const Tensor &tensor) const;
@@ -132,7 +110,9 @@ struct Session::State {
   /// Notes the loss of a batch that is none: it has the step skipped, or ends it.
   void noteLoss(double loss);
   /// Returns the modules that this rank runs, and up to where.
-  std::pair<size_t, size_t> ownModules() const;
+  std::pair<size_t, size_t> ownModules() const {
+    return ranks ? ranks->ownModules() : std::pair(size_t(0), modules.size());
+  }
   /// Returns true if sums of several batches may be made in the midst of backward, as no service moves them.
   bool mayAddInBackward() const { return !residency && !(services && services->wantsPlan()); }
   /// Returns the states and scalars, by name, that backward of module `m` reads to update its parameters.
@@ -167,8 +147,6 @@ struct Session::State {
   /// have updated parameters. The caller throws on, unless requireWhole throws.
   void giveUp(const std::exception &error, const std::string &midway);
   double gradientNorm();
-  /// Returns what norms of some gradients each come to over all ranks, added up as those of one rank.
-  double squareOverRanks(const std::vector<std::vector<Tensor>> &norms);
   /// The memory with the newest value of a gradient: its own, or where its home is on the host, the device's copy if there
   /// is one, in which a plan counts on it. `item` is null for one without a home.
   struct NewestGradient {
@@ -203,152 +181,19 @@ struct Session::State {
   /// Makes the results of a program the values of parameters and states.
   void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
 
-  // Other ranks (SessionRanks.cpp).
-  /// Returns true if other ranks take the step with this one.
-  bool isShared() const;
-  /// Returns true if each of them has the states of some parameters alone.
-  bool isSharded() const { return isShared() && options.sharding != Sharding::None; }
-  /// Returns true if parameters come from the ranks that have them (SessionGathering.cpp).
-  bool isGathered() const { return isShared() && options.sharding == Sharding::Parameters; }
-  /// Returns true if each of them has modules of its own (SessionPipeline.cpp).
-  bool isPipelined() const { return isShared() && options.sharding == Sharding::Modules; }
-  /// Takes the programs of modules that other ranks run out of these.
-  void leaveModules(std::vector<Module> &modules) const;
-  struct Passage;
-  /// Returns what comes to this rank's stage and goes from there for a batch that the modules at hand run.
-  Passage passageOf(const Wiring &wiring) const;
-  /// Adds the bytes of the messages of a step of a pipeline, and of those behind it.
-  void leavePipelineTo(std::span<const TensorMap> batches, std::vector<std::vector<uint64_t>> &steps,
-                       std::vector<std::vector<uint64_t>> &updates);
-  /// Returns true if this stage and another one share a parameter that is trained.
-  bool isTiedHere(size_t slot) const;
-  /// Brings the values of such parameters from the ranks that update them to the others.
-  void shareTied();
-  /// Runs forward and backward of all batches of a step, in the order of a pipeline.
-  void runPipeline(std::span<const TensorMap> batches);
-  /// Throws where ranks were not given the same batches.
-  void requireSameBatches(const std::vector<StepWord> &words);
-  /// Returns the mean of the losses of all ranks, added up as one rank adds them.
-  double meanLoss(const std::vector<StepWord> &words) const;
-  /// Has the ranks of a pipeline agree on what is evaluated, as before a step: on the seed, too.
-  void agreeToEvaluate();
-  /// Returns the outputs of the last module for a batch, on every rank.
-  std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed);
-  class PipelineStep;
-  /// The values of the batch at hand that come from the stage before and go to the next one; null outside of a pipeline's
-  /// batch.
-  Passage *passage = nullptr;
-  /// The number of the batch at hand within the step of a pipeline; elsewhere that is `waiting`.
-  int64_t batchAtHand = 0;
-  /// The losses of the step under way, as StepWord has them.
-  std::vector<double> batchLosses;
-  /// Returns the rank that updates a parameter which not every rank has, or nothing where every rank has it.
-  std::optional<int> rankOf(size_t slot) const;
-  bool isElsewhere(size_t slot) const;
-  /// Adds Weight Stagehand's ring, for what other ranks have, to a config that says nothing of it. Throws
-  /// InvalidArgument for one that switches it off.
-  void wantRing();
+  /// What the session does with other ranks; null if it is alone.
+  std::unique_ptr<SessionRanks> ranks;
+  /// Returns true if another rank has the parameter, and this one a tensor that stands for it.
+  bool isElsewhere(size_t slot) const { return ranks && ranks->isElsewhere(slot); }
   WeightStreamer *weights() const { return services ? services->weights() : options.weights; }
-  /// Puts tensors that stand for them in the place of what other ranks have.
-  void leaveElsewhere();
-  /// Meets the other ranks before something that gathers parameters outside of a step's own meetings. Throws RankFailed
-  /// where one of them says why it cannot.
-  void meetToGather(std::string_view what, const std::string &failure = "") const;
-  /// Meets them when this rank is ready to take the step, and is to gather what others send.
-  void beginGathering();
-  /// True while this step has blocks to gather that other ranks wait for.
-  bool gathersMore = false;
-  /// Notes that it has none any more, and which there were.
-  void endGathering();
-  /// Gathers, in a step that has failed here, what is left for the others to gather, as it was in a step before.
-  /// Returns false where that is not known or fails.
-  bool gatherRest() noexcept;
-  /// A Gathering is one of a block, behind so many messages with gradients. These of the step under way.
-  struct Gathering {
-    std::string block;
-    size_t messagesBefore;
-    bool operator==(const Gathering &) const = default;
-  };
-  std::vector<Gathering> gatherings;
-  /// True if a rank of these sends sums of several batches when backward has ended.
-  bool sendsBehind = false;
-  /// A loss that was none of a batch that others follow, which are gathered for all the same.
+  /// A loss that was none of a batch behind which others are run all the same.
   std::optional<Error> lateFailure;
-  /// How often values came from outside. A rank alone that was given some would have them of another model.
-  int64_t timesGiven = 0;
-  /// Returns true if each of them has the sums of some gradients alone.
-  bool sharesGradients() const { return shards && options.sharding >= Sharding::Gradients; }
-  /// Throws Unsupported for what several ranks cannot do yet.
-  void checkCanBeShared() const;
-  /// Leaves the updates of this rank's parameters in the modules, and no others.
-  void shareOptimizers();
-  /// Has what is kept in page-locked memory leave the room that messages of a step take there, which has these batches.
-  void leaveHostToMessages(std::span<const TensorMap> batches);
-  size_t leftForBatches = 0;
-  /// Gives every rank the parameters that others have updated. Throws StateTorn.
-  void shareUpdates(int64_t number);
-  /// Writes what `make` returns of each rank: to a file rank 0 does, with the states of the others, which send them, and
-  /// to a folder each its part. Throws RankFailed where another rank cannot.
-  void saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make);
-  void saveShards(const std::filesystem::path &path, Checkpoint checkpoint);
-  void sendStates();
-  /// Returns a parameter or state that another rank has, by the key that it has in a file.
-  Tensor receive(const std::string &key, const TensorDesc &desc, int rank);
-  /// Writes this rank's part of the save called `name`; `save` is that of rank 0, and null on the others.
-  void saveParts(const std::filesystem::path &folder, CheckpointSave *save, const std::string &name,
-                 const std::function<Checkpoint()> &make);
-  /// Returns what a checkpoint has, and who has it: the same list on every rank.
-  std::vector<CheckpointTensor> checkpointTensors() const;
-  /// Finds out whether all ranks train the same; values and the seed are those of rank 0 then. Throws RankFailed,
-  /// naming rank and difference.
-  void agree();
-  /// Returns what has to be the same on every rank, by what it is called in messages.
-  Json trainedAsJson() const;
-  Json programsAsJson() const;
-  void takeValuesOfRank0();
-  /// Says what this rank says at the meeting that is next, and returns what all say. Throws RankFailed where one has
-  /// failed, and StateTorn where parameters of this rank have turned out to be between two steps then.
-  std::vector<StepWord> meetOnce(const StepWord &own);
-  std::vector<StepWord> meet(const StepWord &own);
-  /// Meets the others where a rank has failed, and what was queued in the step before may have: returns if parameters are
-  /// whole on all ranks. Throws StateTorn where they are not on this one, which ends the group, RankFailed where they are
-  /// not on another.
-  void requireWholeOnAll();
-  /// Puts the sums over ranks in the place of gradients, those that were sent in backward among them.
-  void sendGradients();
-  /// Does that, and puts the mean of all losses into `result`. Returns the number of batches of all ranks.
-  int64_t addOverRanks(StepResult &result);
-  /// Returns when every rank is ready to write parameters.
-  void agreeToUpdate(const StepResult &result, const LearningRates &rates);
-  /// Has other ranks know at their next meeting that this one cannot go on, unless they know. Where it cannot for the
-  /// want of what another one was to send, or another one has no whole parameters, `cause` is what that one says.
-  void tellFailure(const std::exception &error) noexcept;
-  std::optional<Error> cause;
-  bool hasAgreed = false, hasTold = false;
-  /// The parameters of each rank; nothing where every rank updates all.
-  std::shared_ptr<const ShardedStates> shards;
-  /// The programs of the modules as they were compiled, for other ranks to compare.
-  Json compiledPrograms;
-  /// The gradients on their way to other ranks; nothing where there are none.
-  std::optional<GradientReduction> reduction;
-  /// Notes that a step begins in which other ranks have not been met yet.
-  void beginMeetings();
-  /// Returns when every rank begins a step, before it is planned. Before the first one, and where a rank was given values
-  /// since, it is agreed on what is trained.
-  void beginShared(std::span<const TensorMap> batches);
-  /// The meetings that the step under way has had, and what those of a step are about.
-  size_t meetings = 0;
-  std::span<const std::string_view> meetingsOfStep() const;
 
   /// The session as Selective Precision sees it.
   struct Host;
   void startPrecision();
   /// Measures what forms change, on such batches, if that is to be known before the first step and is not.
   void calibrateIfNeeded(std::span<const TensorMap> batches);
-  /// Has every rank decide about forms from the state of rank 0 on.
-  void takePrecisionOfRank0();
-  /// Has Selective Precision take what that of each rank has said in a meeting.
-  void takePrecisionWords(const std::vector<StepWord> &words);
 
   DeviceRef device;
   SessionOptions options;
@@ -445,8 +290,6 @@ struct Session::State {
     /// The plan that was made for it; where it goes by none, what its check has found.
     std::optional<PlannedStep> planned;
     std::optional<CheckedStep> checked;
-    /// The blocks that such a step gathers, in their order; none before one has.
-    std::vector<Gathering> gatherings;
   };
   std::list<KnownStep> known;
   /// Returns what is known of the step, with nothing found out yet if it comes first.

@@ -18,7 +18,7 @@
 
 namespace segue::inline runtime {
 
-void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> inputs) {
+void SessionState::allocateStates(std::span<const std::pair<size_t, size_t>> inputs) {
   for (auto [m, i] : inputs) {
     const OptimizerPlan &plan = plans[m];
     TensorDesc desc = plan.optimizer->input(i).desc();
@@ -44,7 +44,7 @@ void Session::State::allocateStates(std::span<const std::pair<size_t, size_t>> i
   }
 }
 
-Tensor Session::State::stateHome(TensorDesc desc, const std::string &key) {
+Tensor SessionState::stateHome(TensorDesc desc, const std::string &key) {
   bool isGranted = !services || services->reserveHome(desc.spanBytes());
   OwnerId owner = device->memory().intern({.value = key, .role = std::string(name(Role::State))});
   Tensor home = emptyHome(device, std::move(desc), isGranted, owner);
@@ -53,7 +53,7 @@ Tensor Session::State::stateHome(TensorDesc desc, const std::string &key) {
 }
 
 /// Returns the gradients of parameters that every program of the optimizer reads by block.
-std::vector<GradientOutput> Session::State::gradientsByBlock(const std::vector<Module> &modules) const {
+std::vector<GradientOutput> SessionState::gradientsByBlock(const std::vector<Module> &modules) const {
   std::set<size_t> slots, elsewhere;
   for (const OptimizerPlan &plan : plans)
     for (auto [program, inputs] : {std::pair(plan.optimizer, &plan.optimizerInputs),
@@ -79,13 +79,13 @@ std::vector<GradientOutput> Session::State::gradientsByBlock(const std::vector<M
   return gradients;
 }
 
-void Session::State::holdGradients() {
+void SessionState::holdGradients() {
   services->letStatesLeave(gradientsByBlock(modules));
   for (const auto &other : otherSizes)
     services->letStatesLeave(gradientsByBlock(other->modules));
 }
 
-bool Session::State::letStatesLeave() {
+bool SessionState::letStatesLeave() {
   if (!services || services->statesLeave() != StatesLeave::IfNeeded)
     return false;
   services->letStatesLeave({});
@@ -109,7 +109,7 @@ bool Session::State::letStatesLeave() {
   return true;
 }
 
-void Session::State::tellStatesLeave() {
+void SessionState::tellStatesLeave() {
   if (std::exchange(statesLeaveUntold, false) && options.log)
     options.log("optimizer states and gradients do not fit on the device and leave it between their uses");
 }

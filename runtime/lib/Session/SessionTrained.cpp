@@ -20,14 +20,14 @@
 namespace segue::inline runtime {
 
 void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> stepLags) {
-  State &s = *state_;
+  SessionState &s = *state_;
   s.requireWhole();
   if (s.precision || s.options.residency || s.options.weights || (s.services && s.services->weights()))
     throw Error(ErrorCode::Unsupported,
                 (s.precision ? std::string("Selective Precision has") : std::string("a ring of weights has")) +
                     " blocks with one set of trained parameters; with it, what is trained is settled when the session "
                     "is made. A budget with a plan or watermarks moves whatever is trained");
-  if (s.shards)
+  if (s.ranks && s.ranks->shards())
     throw Error(ErrorCode::Unsupported, "ranks have states of some parameters alone, which were shared out when the session "
                                         "was made: what is trained stays as it is. Train with all states on every rank (ddp) to "
                                         "freeze and thaw in mid-run");
@@ -89,10 +89,9 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   if (s.sealer) // what is trained from now on may be sealed, and is written over
     s.sealer->takeRoom(sealRoomOf(table, values, states));
 
-  s.hasAgreed = false;
   s.modules = std::move(modules);
-  if (s.isShared())
-    s.compiledPrograms = s.programsAsJson();
+  if (s.ranks)
+    s.ranks->programsChanged();
   s.ports.clear();
   for (const Module &module : s.modules)
     s.ports.push_back({module.name(), module.inputs(), module.outputs()});

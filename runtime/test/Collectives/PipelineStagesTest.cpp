@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "../../lib/Session/PipelineStages.h"
+#include "../../lib/Session/Ranks/PipelineStages.h"
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <limits>

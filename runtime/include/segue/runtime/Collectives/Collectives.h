@@ -34,6 +34,9 @@
 
 namespace segue::inline runtime {
 
+class SessionRanks;
+struct SessionState;
+
 /// CollectiveFigures say what a rank has given others, and how long it has waited for them, since its collectives were made.
 struct CollectiveFigures {
   /// Messages with tensors, and the bytes that were sent in them.
@@ -94,6 +97,10 @@ public:
   /// Ends the group, as this rank cannot go on with what others wait for: their calls end, too. `why` is said to
   /// them, where the transport can. Throws nothing.
   virtual void abandon(std::string_view why) noexcept = 0;
+
+  /// Makes what `session`, which has these in its options, does with the other ranks. It is virtual so that a session that
+  /// is alone does not link it; nobody overrides it. Is called by the session.
+  virtual std::unique_ptr<SessionRanks> join(SessionState &session);
 };
 
 } // namespace segue::inline runtime

@@ -80,6 +80,7 @@ struct ParameterRef {
 };
 
 class ShardedStates;
+struct SessionState;
 
 /// A Sharding says what each rank has a piece of, and not all.
 enum class Sharding : int8_t {
@@ -409,8 +410,7 @@ public:
   std::string load(const std::filesystem::path &path);
 
 private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<SessionState> state_;
 };
 
 } // namespace segue::inline runtime

@@ -20,7 +20,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_GRADIENTREDUCTION_H
 #define SEGUE_RUNTIME_LIB_SESSION_GRADIENTREDUCTION_H
 
-#include "GradientTape.h"
+#include "../GradientTape.h"
 #include "ShardedStates.h"
 #include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Program/ForwardEvents.h"

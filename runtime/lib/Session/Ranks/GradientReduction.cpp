@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "GradientReduction.h"
-#include "GradientSum.h"
+#include "../GradientSum.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Program/BlockUses.h"
 #include "segue/runtime/Transfer/TransferPlan.h"

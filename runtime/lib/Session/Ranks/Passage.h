@@ -1,15 +1,15 @@
-//===- SessionPipeline.h - a batch on its way through a stage ---*- C++ -*-===//
+//===- Passage.h - a batch on its way through a stage -----------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef SEGUE_RUNTIME_LIB_SESSION_SESSIONPIPELINE_H
-#define SEGUE_RUNTIME_LIB_SESSION_SESSIONPIPELINE_H
+#ifndef SEGUE_RUNTIME_LIB_SESSION_RANKS_PASSAGE_H
+#define SEGUE_RUNTIME_LIB_SESSION_RANKS_PASSAGE_H
 
 #include "PipelineStages.h"
-#include "SessionState.h"
+#include "SharedSession.h"
 
 namespace segue::inline runtime {
 
@@ -21,7 +21,7 @@ struct Hop {
 
 /// A Passage is what a batch brings into a stage and takes out of it: values, and places on the tape for their
 /// gradients.
-struct Session::State::Passage {
+struct SharedSession::Passage {
   /// The values that cross to this stage, and to the next one.
   std::vector<Crossing> in, out;
   /// The tensors of each, where they are under way.
@@ -72,4 +72,4 @@ private:
 
 } // namespace segue::inline runtime
 
-#endif // SEGUE_RUNTIME_LIB_SESSION_SESSIONPIPELINE_H
+#endif // SEGUE_RUNTIME_LIB_SESSION_RANKS_PASSAGE_H

@@ -1,4 +1,4 @@
-//===- SessionPipeline.cpp - a step that goes from rank to rank -----------===//
+//===- Pipeline.cpp - a step that goes from rank to rank ------------------===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -16,8 +16,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "SessionPipeline.h"
-#include "segue/runtime/Collectives/Collectives.h"
+#include "Passage.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/ToLayout.h"
@@ -27,71 +26,75 @@
 namespace segue::inline runtime {
 
 //===----------------------------------------------------------------------===//
-// Stages
+// What crosses to other stages
 //===----------------------------------------------------------------------===//
 
-std::pair<size_t, size_t> Session::State::ownModules() const {
-  if (!isPipelined() || !shards)
-    return {0, modules.size()};
-  int rank = options.collectives->rank();
-  return {shards->stages()->begin(rank), shards->stages()->end(rank)};
-}
-
-void Session::State::leaveModules(std::vector<Module> &given) const {
-  if (!isPipelined() || !shards)
-    return;
-  for (size_t m = 0; m < given.size(); ++m)
-    if (!shards->stages()->has(options.collectives->rank(), m))
-      given[m] = given[m].elsewhere();
-}
-
-Session::State::Passage Session::State::passageOf(const Wiring &wiring) const {
+SharedSession::Passage SharedSession::passageOf(const Wiring &wiring) const {
   auto [begin, end] = ownModules();
   Passage passage;
   if (begin > 0)
-    passage.in = crossingsTo(begin, modulesNow(), wiring);
-  if (end < modules.size())
-    passage.out = crossingsTo(end, modulesNow(), wiring);
-  passage.parts = shards->partsOf(options.collectives->rank(), modulesNow(), table);
+    passage.in = crossingsTo(begin, s.modulesNow(), wiring);
+  if (end < s.modules.size())
+    passage.out = crossingsTo(end, s.modulesNow(), wiring);
+  passage.parts = shards_->partsOf(group_->rank(), s.modulesNow(), s.table);
   return passage;
 }
 
-void Session::State::leavePipelineTo(std::span<const TensorMap> batches, std::vector<std::vector<uint64_t>> &steps,
+void SharedSession::leavePipelineTo(std::span<const TensorMap> batches, std::vector<std::vector<uint64_t>> &steps,
                                      std::vector<std::vector<uint64_t>> &updates) {
-  int rank = options.collectives->rank();
+  int rank = group_->rank();
   for (const TensorMap &batch : batches) {
-    Passage passage = passageOf(wiringFor(batch));
+    Passage passage = passageOf(s.wiringFor(batch));
     for (PipelineAct act :
          {PipelineAct::Receive, PipelineAct::Send, PipelineAct::ReceiveGradient, PipelineAct::SendGradient})
       for (const Hop &hop : passage.hops(act, rank))
         steps.emplace_back(1, hop.desc->spanBytes());
   }
-  for (size_t slot = 0; slot < table.size(); ++slot)
+  for (size_t slot = 0; slot < s.table.size(); ++slot)
     if (isTiedHere(slot))
-      for (size_t other = shards->rankOf(slot) == rank ? shards->readers(slot).size() - 1 : 1; other--;)
-        updates.emplace_back(1, table.infos()[slot].desc.spanBytes());
+      for (size_t other = shards_->rankOf(slot) == rank ? shards_->readers(slot).size() - 1 : 1; other--;)
+        updates.emplace_back(1, s.table.infos()[slot].desc.spanBytes());
+}
+
+void SharedSession::enterStage(std::vector<std::vector<Tensor>> &outputs,
+                               std::vector<std::vector<GradientTape::ValueId>> &ids) {
+  if (passage_)
+    passage_->enter(s.modulesNow(), s.tape, outputs, ids);
+}
+
+void SharedSession::leaveStage(const std::vector<std::vector<Tensor>> &outputs,
+                               const std::vector<std::vector<GradientTape::ValueId>> &ids) {
+  if (passage_)
+    passage_->leave(outputs, ids);
+}
+
+bool SharedSession::isPartOfOther(size_t slot) const { return passage_ && shards_->rankOf(slot) != rank(); }
+
+void SharedSession::takeGradients() {
+  if (passage_)
+    passage_->takeGradients(s.tape);
 }
 
 //===----------------------------------------------------------------------===//
 // Parameters that modules of several stages share
 //===----------------------------------------------------------------------===//
 
-bool Session::State::isTiedHere(size_t slot) const {
-  return table.infos()[slot].trained && shards->readers(slot).size() > 1 &&
-         shards->has(options.collectives->rank(), slot);
+bool SharedSession::isTiedHere(size_t slot) const {
+  return s.table.infos()[slot].trained && shards_->readers(slot).size() > 1 &&
+         shards_->has(group_->rank(), slot);
 }
 
-void Session::State::shareTied() {
-  Collectives &ranks = *options.collectives;
-  for (size_t slot = 0; slot < table.size(); ++slot) {
+void SharedSession::shareTied() {
+  Collectives &ranks = *group_;
+  for (size_t slot = 0; slot < s.table.size(); ++slot) {
     if (!isTiedHere(slot))
       continue;
-    const Tensor &value = values[slot];
+    const Tensor &value = s.values[slot];
     bool isDense = value.desc().isDense();
-    Tensor sent = isDense ? value : Tensor::onHost(device, value.shape(), value.element());
-    int owner = shards->rankOf(slot);
+    Tensor sent = isDense ? value : Tensor::onHost(s.device, value.shape(), value.element());
+    int owner = shards_->rankOf(slot);
     // Sends wait for nobody, and this one may be a rank's last: it hears that the value is there before it leaves.
-    Tensor isThere = Tensor::onHost(device, {1}, ElementType::f32);
+    Tensor isThere = Tensor::onHost(s.device, {1}, ElementType::f32);
     if (owner != ranks.rank()) {
       ranks.receive(sent, owner);
       ranks.send(isThere, owner);
@@ -101,47 +104,47 @@ void Session::State::shareTied() {
     }
     if (!isDense)
       copyInto(value, sent);
-    for (int other : shards->readers(slot))
+    for (int other : shards_->readers(slot))
       if (other != owner)
         ranks.send(sent, other);
-    for (int other : shards->readers(slot))
+    for (int other : shards_->readers(slot))
       if (other != owner)
         ranks.receive(isThere, other);
   }
 }
 
-void Session::State::requireSameBatches(const std::vector<StepWord> &words) {
+void SharedSession::requireSameBatches(const std::vector<StepWord> &words) {
   for (size_t rank = 1; rank < words.size() && isPipelined(); ++rank) {
     if (words[rank].batches == words[0].batches && words[rank].batchHash == words[0].batchHash)
       continue;
-    hasTold = true; // every rank finds it
+    hasTold_ = true; // every rank finds it
     bool isCount = words[rank].batches != words[0].batches;
     throw Error(ErrorCode::RankFailed,
-                "step " + std::to_string(step + 1) + ": rank 0 has " + std::to_string(words[0].batches) +
+                "step " + std::to_string(s.step + 1) + ": rank 0 has " + std::to_string(words[0].batches) +
                     " batches, and rank " + std::to_string(rank) + " " +
                     (isCount ? std::to_string(words[rank].batches) : "others, or the same in another order") +
                     "; every rank of a pipeline is given the same batches");
   }
 }
 
-double Session::State::meanLoss(const std::vector<StepWord> &words) const {
+double SharedSession::meanLoss(const std::vector<StepWord> &words) const {
   double sum = 0;
-  size_t losses = batchLosses.size() / size_t(waiting);
-  for (size_t batch = 0; batch < size_t(waiting); ++batch) {
+  size_t losses = batchLosses_.size() / size_t(s.waiting);
+  for (size_t batch = 0; batch < size_t(s.waiting); ++batch) {
     double loss = 0;
     for (size_t i = batch * losses; i < (batch + 1) * losses; ++i)
       for (const StepWord &word : words) // one of them has it
         loss += word.losses.at(i);
     sum += loss;
   }
-  return sum / double(waiting);
+  return sum / double(s.waiting);
 }
 
 //===----------------------------------------------------------------------===//
 // A batch in a stage
 //===----------------------------------------------------------------------===//
 
-void Session::State::Passage::enter(std::span<const Module> modules, GradientTape &tape,
+void SharedSession::Passage::enter(std::span<const Module> modules, GradientTape &tape,
                                     std::vector<std::vector<Tensor>> &outputs,
                                     std::vector<std::vector<GradientTape::ValueId>> &ids) {
   for (size_t i = 0; i < in.size(); ++i) {
@@ -154,7 +157,7 @@ void Session::State::Passage::enter(std::span<const Module> modules, GradientTap
   received.clear();
 }
 
-void Session::State::Passage::leave(const std::vector<std::vector<Tensor>> &outputs,
+void SharedSession::Passage::leave(const std::vector<std::vector<Tensor>> &outputs,
                                     const std::vector<std::vector<GradientTape::ValueId>> &ids) {
   for (const Crossing &crossing : out) {
     auto [module, output] = crossing.value;
@@ -163,7 +166,7 @@ void Session::State::Passage::leave(const std::vector<std::vector<Tensor>> &outp
   }
 }
 
-void Session::State::Passage::takeGradients(GradientTape &tape) {
+void SharedSession::Passage::takeGradients(GradientTape &tape) {
   for (GradientTape::ValueId id : receivedIds)
     gradients.push_back(std::move(tape.gradient(id)));
   for (GradientPart &part : parts)
@@ -202,7 +205,7 @@ void Neighbours::serve(std::span<const Hop> hops, bool sends) {
 
 void Neighbours::wait() { device_->wait(done_); }
 
-std::vector<Hop> Session::State::Passage::hops(PipelineAct act, int rank) const {
+std::vector<Hop> SharedSession::Passage::hops(PipelineAct act, int rank) const {
   bool isBefore = act == PipelineAct::Receive || act == PipelineAct::SendGradient;
   bool areGradients = act == PipelineAct::SendGradient || act == PipelineAct::ReceiveGradient;
   std::vector<Hop> hops;
@@ -230,22 +233,22 @@ static bool isOfTransport(const std::exception &error) {
 // A step
 //===----------------------------------------------------------------------===//
 
-class Session::State::PipelineStep {
+class SharedSession::PipelineStep {
 public:
-  PipelineStep(State &state, std::span<const TensorMap> batches)
-      : state_(state), batches_(batches), rank_(state.options.collectives->rank()), flights_(batches.size()),
-        neighbours_(state.device, *state.options.collectives) {
+  PipelineStep(SharedSession &ranks, std::span<const TensorMap> batches)
+      : ranks_(ranks), state_(ranks.s), batches_(batches), rank_(ranks.rank()), flights_(batches.size()),
+        neighbours_(ranks.s.device, ranks.group()) {
     for (size_t batch = 0; batch < batches.size(); ++batch) {
       Flight &flight = flights_[batch];
       flight.wiring = state_.wiringFor(batches[batch]);
       flight.sizes = state_.sizes;
-      flight.passage = state_.passageOf(flight.wiring);
+      flight.passage = ranks_.passageOf(flight.wiring);
     }
   }
 
   /// Runs the step, which begins here for services, too. From here on others wait for this rank.
   void run() {
-    std::vector<PipelineMove> moves = pipelineMoves(rank_, state_.shards->stages()->ranks(), batches_.size());
+    std::vector<PipelineMove> moves = pipelineMoves(rank_, ranks_.shards_->stages()->ranks(), batches_.size());
     size_t next = 0;
     try {
       if (state_.services)
@@ -256,7 +259,7 @@ public:
         make(moves[next]);
       }
     } catch (const std::exception &error) {
-      state_.passage = nullptr;
+      ranks_.passage_ = nullptr;
       if (!isOfTransport(error))
         serve(std::span(moves).subspan(next));
       throw;
@@ -271,11 +274,11 @@ private:
   /// A Flight is a batch from its forward to its backward.
   struct Flight {
     Wiring wiring;
-    const Sizes *sizes = nullptr;
+    const SessionState::Sizes *sizes = nullptr;
     Passage passage;
     GradientTape::Recording recording;
-    decltype(State::batchValues) batchValues;
-    decltype(State::losses) seeds;
+    decltype(SessionState::batchValues) batchValues;
+    decltype(SessionState::losses) seeds;
     std::vector<Tensor> losses, received;
   };
 
@@ -283,7 +286,7 @@ private:
     Flight &flight = flights_[move.batch];
     Passage &passage = flight.passage;
     state_.sizes = flight.sizes;
-    state_.batchAtHand = int64_t(move.batch);
+    ranks_.batchAtHand_ = int64_t(move.batch);
     switch (move.act) {
     case PipelineAct::Receive:
       for (const Crossing &in : passage.in)
@@ -322,9 +325,9 @@ private:
   }
 
   void forward(Flight &flight, const TensorMap &batch) {
-    state_.passage = &flight.passage;
+    ranks_.passage_ = &flight.passage;
     flight.losses = state_.runForward(flight.wiring, state_.placeBatch(flight.wiring, batch));
-    state_.passage = nullptr;
+    ranks_.passage_ = nullptr;
     flight.recording = state_.tape.takeSteps();
     flight.batchValues = std::exchange(state_.batchValues, {});
     flight.seeds = std::exchange(state_.losses, {});
@@ -343,21 +346,21 @@ private:
     for (GradientPart &part : flight.passage.parts)
       if (!part.isGiven)
         state_.tape.add(GradientTape::ValueId(part.slot), std::exchange(part.tensor, Tensor()), state_.options.events);
-    state_.passage = &flight.passage;
+    ranks_.passage_ = &flight.passage;
     state_.runBackward();
-    state_.passage = nullptr;
+    ranks_.passage_ = nullptr;
     ++state_.waiting;
   }
 
   void noteLosses(const Flight &flight) {
-    auto [begin, end] = state_.ownModules();
+    auto [begin, end] = ranks_.ownModules();
     double loss = 0;
     size_t next = 0;
     for (size_t m = 0; m < state_.ports.size(); ++m)
       for (const Value &output : state_.ports[m].outputs)
         if (isLoss(output)) {
-          state_.batchLosses.push_back(m >= begin && m < end ? flight.losses.at(next++).item() : 0);
-          loss += state_.batchLosses.back();
+          ranks_.batchLosses_.push_back(m >= begin && m < end ? flight.losses.at(next++).item() : 0);
+          loss += ranks_.batchLosses_.back();
         }
     state_.noteLoss(loss);
   }
@@ -372,18 +375,19 @@ private:
       }
       neighbours_.wait();
     } catch (const std::exception &error) {
-      state_.options.collectives->abandon(error.what());
+      ranks_.group_->abandon(error.what());
     }
   }
 
-  State &state_;
+  SharedSession &ranks_;
+  SessionState &state_;
   std::span<const TensorMap> batches_;
   int rank_;
   std::vector<Flight> flights_;
   Neighbours neighbours_;
 };
 
-void Session::State::runPipeline(std::span<const TensorMap> batches) {
+void SharedSession::runPipeline(std::span<const TensorMap> batches) {
   auto giveAllBack = [&] {
     for (const TensorMap &batch : batches)
       for (const auto &[name, tensor] : batch)
@@ -391,16 +395,16 @@ void Session::State::runPipeline(std::span<const TensorMap> batches) {
           giveBack(tensor);
   };
   try {
-    requireTrainable();
+    s.requireTrainable();
     PipelineStep step(*this, batches);
-    prepareStreamed(announced, batches);
+    s.prepareStreamed(s.announced, batches);
     meetOnce({}); // until now a rank could say that it has no room, and nobody waited for it
     step.run();
     giveAllBack();
   } catch (const std::exception &error) {
-    giveUp(error, /*midway=*/"");
+    s.giveUp(error, /*midway=*/"");
     giveAllBack();
-    requireWhole(); // the failure may be that of the optimizer of the step before, in its queue
+    s.requireWhole(); // the failure may be that of the optimizer of the step before, in its queue
     throw;
   }
 }
@@ -409,17 +413,23 @@ void Session::State::runPipeline(std::span<const TensorMap> batches) {
 // Evaluation
 //===----------------------------------------------------------------------===//
 
-void Session::State::agreeToEvaluate() {
+void SharedSession::meetToEvaluate(const std::string &failure) {
+  meetToGather("a batch is evaluated", failure);
+  if (failure.empty())
+    agreeToEvaluate();
+}
+
+void SharedSession::agreeToEvaluate() {
   if (!isPipelined())
     return;
-  std::vector<std::string> told = options.collectives->exchange("who has agreed", hasAgreed ? "" : "not yet");
+  std::vector<std::string> told = group_->exchange("who has agreed", hasAgreed_ ? "" : "not yet");
   if (std::ranges::any_of(told, [](const std::string &word) { return !word.empty(); }))
     agree();
 }
 
-std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const TensorMap &placed) {
-  Collectives &ranks = *options.collectives;
-  const std::vector<Module> &modules = modulesNow();
+std::vector<Tensor> SharedSession::evaluatePipeline(const Wiring &wiring, const TensorMap &placed) {
+  Collectives &ranks = *group_;
+  const std::vector<Module> &modules = s.modulesNow();
   int rank = ranks.rank(), last = ranks.ranks() - 1;
   auto [begin, end] = ownModules();
   Passage passage = passageOf(wiring);
@@ -429,7 +439,7 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     dense->layout.alignment = output.desc().layout.alignment;
     results.push_back(std::move(dense));
   }
-  Neighbours neighbours(device, ranks);
+  Neighbours neighbours(s.device, ranks);
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<Tensor> found;
   Fence told;
@@ -443,11 +453,11 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
     at = Sending;
     neighbours.begin();
     for (size_t m = begin; m < end; ++m)
-      outputs[m] = modules[m].infer(lookup(m, wiring, placed, outputs), options.events);
+      outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
     for (const Crossing &crossing : passage.out)
       neighbours.send(outputs[crossing.value.module][crossing.value.output], crossing.desc, rank + 1);
     for (size_t i = 0; i < results.size(); ++i)
-      found.push_back(rank == last ? asSent(device, outputs.back()[i], results[i]) : Tensor::empty(device, results[i]));
+      found.push_back(rank == last ? asSent(s.device, outputs.back()[i], results[i]) : Tensor::empty(s.device, results[i]));
     at = Telling;
     told = ranks.broadcast(found, last);
   } catch (const std::exception &error) {
@@ -463,18 +473,18 @@ std::vector<Tensor> Session::State::evaluatePipeline(const Wiring &wiring, const
       neighbours.serve(passage.hops(PipelineAct::Send, rank), /*sends=*/true);
       found.clear();
       for (const auto &desc : results) {
-        found.push_back(Tensor::onHost(device, desc->shape, desc->element));
+        found.push_back(Tensor::onHost(s.device, desc->shape, desc->element));
         if (rank == last)
           found.back().storage()->outcome()->fail(Error(ErrorCode::StepAborted, "the evaluation has failed"));
       }
       neighbours.wait();
-      device->wait(ranks.broadcast(found, last));
+      s.device->wait(ranks.broadcast(found, last));
     } catch (const std::exception &other) {
       ranks.abandon(other.what());
     }
     throw;
   }
-  device->wait(told); // it may be the last that this rank does for others
+  s.device->wait(told); // it may be the last that this rank does for others
   for (const Tensor &tensor : found) // who has the memory of the host may read it at once
     wait(tensor);
   return found;

@@ -18,7 +18,7 @@
 #ifndef SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
 #define SEGUE_RUNTIME_LIB_SESSION_SHARDEDSTATES_H
 
-#include "ParameterTable.h"
+#include "../ParameterTable.h"
 #include "PipelineStages.h"
 #include "segue/runtime/Session/Session.h"
 #include <algorithm>

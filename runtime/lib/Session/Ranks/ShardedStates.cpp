@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "ShardedStates.h"
-#include "OptimizerPlan.h"
+#include "../OptimizerPlan.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Session/Session.h"
 #include <algorithm>
