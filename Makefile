@@ -23,8 +23,10 @@ build: configure
 # The demo builds what Python loads: tests and tools are more than half of a build.
 # DEMO_ARGS="--text my.txt --steps 100" and so on; --help lists them.
 demo: configure
+	@echo "demo: building what Python loads, without tests and tools: a few minutes on two cores, once"
 	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler
-	@$(PYTHON) examples/demo.py $(DEMO_ARGS)
+	@echo "demo: training a small GPT with Segue and then with PyTorch: two or three minutes"
+	@$(PYTHON) -u examples/demo.py $(DEMO_ARGS)
 
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)

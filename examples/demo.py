@@ -56,7 +56,7 @@ def learning_rate(step: int, args: argparse.Namespace) -> float:
 def run(name: str, step, data: np.ndarray, args: argparse.Namespace) -> tuple[list[float], float]:
     """Calls `step(tokens, targets, lr)` for --steps batches. Returns the losses and the tokens per second, the first steps left out."""
     losses, times, source = [], [], batches(data, args)
-    with tqdm(total=args.steps, desc=f"{name:8}", unit="step", file=sys.stderr) as bar:
+    with tqdm(total=args.steps, desc=f"{name:8}", unit="step", file=sys.stderr, disable=None) as bar:
         for i in range(args.steps):
             tokens, targets = next(source)
             start = time.perf_counter()
@@ -64,6 +64,8 @@ def run(name: str, step, data: np.ndarray, args: argparse.Namespace) -> tuple[li
             times.append(time.perf_counter() - start)
             bar.set_postfix(loss=f"{losses[-1]:.3f}")
             bar.update()
+            if bar.disable and (i == 0 or (i + 1) % max(1, args.steps // 10) == 0):  # a log gets eleven lines and no bar
+                print(f"{name:8} step {i + 1} of {args.steps}: loss {losses[-1]:.3f}", flush=True)
     steady = times[min(3, len(times) - 1) :]
     return losses, args.batch * args.seq / float(np.median(steady))
 

@@ -10,6 +10,10 @@ import pytest
 import warm
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "newcomer"))
+
+from first_loss import STAGES  # noqa: E402
+
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.M | re.S)
 COMMANDS = [line.split("#")[0].strip() for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.split("#")[0].strip()]
@@ -42,6 +46,11 @@ def test_command(command, tmp_path):
         ["bash", "-euo", "pipefail", "-c", shorter], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "%|" not in done.stdout + done.stderr, "a bar was drawn into a log"
+    if command == "make demo":
+        # What bench/newcomer/first_loss.py waits for, in this order; what is built is built already.
+        assert re.search(".*".join(seen for seen, _ in STAGES if seen.startswith(("A ", "Compiled", "step", "Written"))), done.stdout, re.S)
+        assert "setup: ready" in done.stderr
 
 
 def test_python_is_the_quickstart():
