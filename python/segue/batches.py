@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Iterator, Sequence
 
 from . import _runtime
+from .arguments import what_is
 from .errors import InvalidArgumentError
 from .tensors import describe, is_tensor
 
@@ -46,7 +47,10 @@ class BatchNames:
         if fields and set(fields) <= {value.name for _, inputs, _ in self._modules for value in inputs}:
             return dict(zip(fields, batch))
         if not is_tensor(batch) and not isinstance(batch, (tuple, list)):
-            raise InvalidArgumentError(f"a batch is a {type(batch).__name__}, whose tensors have no names that could be told; give fit "
+            if hasattr(batch, "__iter__") and not isinstance(batch, (str, bytes)):
+                raise InvalidArgumentError(f"a batch is {what_is(batch)}; if it has batches, give it to trainer.fit(...), or step with each of them. If it is "
+                                           "one batch, give fit to_batch=, a function that makes a mapping of names to tensors of it")
+            raise InvalidArgumentError(f"a batch is {what_is(batch)}, whose tensors have no names that could be told; give fit "
                                        "to_batch=, a function that makes a mapping of names to tensors of it")
         tensors = list(_leaves(batch))
         names = self._names_from_outside()

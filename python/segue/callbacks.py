@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from safetensors.torch import load_file
 
+from .arguments import what_is
 from .errors import FileError, InvalidArgumentError
 from .module import save_tensors
 
@@ -57,8 +58,7 @@ HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 def check_callback(callback: Any) -> None:
     """Raises InvalidArgumentError for what would never be called."""
     if isinstance(callback, type) or not any(callable(getattr(callback, name, None)) for name in HOOKS):
-        what = f"the class {callback.__name__}" if isinstance(callback, type) else f"a {type(callback).__name__}"
-        raise InvalidArgumentError(f"a callback is {what}, which is never called; give an object with {', '.join(HOOKS[:-1])} or {HOOKS[-1]}")
+        raise InvalidArgumentError(f"a callback is {what_is(callback)}, which is never called; give an object with {', '.join(HOOKS[:-1])} or {HOOKS[-1]}")
 
 
 @dataclass

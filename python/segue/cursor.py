@@ -16,14 +16,16 @@ one with workers loads what it passes over, so that transforms in the workers dr
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Iterable
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from .arguments import what_is
 from .errors import InvalidArgumentError
+from .tensors import is_tensor
 
 
 class Cursor:
@@ -39,7 +41,9 @@ class Cursor:
 
     def __init__(self, batches: Iterable[Any]):
         if not hasattr(batches, "__iter__"):
-            raise InvalidArgumentError(f"batches are a {type(batches).__name__}, which cannot be iterated; give a DataLoader, a list or an iterator")
+            raise InvalidArgumentError(f"batches are {what_is(batches)}, which cannot be iterated; give a DataLoader, a list or an iterator")
+        if isinstance(batches, (Mapping, str, bytes)) or is_tensor(batches):
+            raise InvalidArgumentError(f"batches are {what_is(batches)}, and fit takes several; give a loader or a list, as fit([batch])")
         self._batches = batches
         self._saves_itself = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
         self.epoch = self.trained = 0

@@ -27,6 +27,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .arguments import names_keywords, what_is
 from .errors import InvalidArgumentError
 from .frontend import capture
 from .inspection import size_text
@@ -42,6 +43,7 @@ from .without_bytes import without_bytes
 Model = Union[nn.Module, Any, Callable[[], nn.Module]]
 
 
+@names_keywords
 def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: str = "cpu", optimizer: Optimizer | None = None,
         lora_rank: int = 0, lora_targets: Sequence[str] = (), precision: str | None = None, micro_batches: int = 1,
         clip_grad_norm: float = 0.0, seal: bool = False) -> Memory:
@@ -272,7 +274,7 @@ def _made(model) -> nn.Module:
             raise InvalidArgumentError(f"{getattr(model, '__name__', 'the function')}() made no model on PyTorch's meta device: "
                                        f"{type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
-        raise InvalidArgumentError(f"a {type(model).__name__} was given where a torch.nn.Module, a function that makes one, or a config "
+        raise InvalidArgumentError(f"{what_is(model)} was given where a torch.nn.Module, a function that makes one, or a config "
                                    "of transformers is wanted")
     return model
 

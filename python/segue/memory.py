@@ -13,10 +13,12 @@ certified: a run in `mode: planned` keeps to them on a device that has not one b
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from . import _runtime
+from .arguments import what_is
 from .errors import BudgetInfeasibleError, InvalidArgumentError
 
 
@@ -136,8 +138,16 @@ def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | 
     return memory
 
 
+def budget_bytes(budget: int | str) -> int:
+    """Bytes of a budget that something is to be done with. Raises InvalidArgumentError for none."""
+    found = parse_bytes(budget)
+    if not found:
+        raise InvalidArgumentError(f"the budget is {budget!r}, in which nothing can be held; memory() tells the smallest one")
+    return found
+
+
 def parse_bytes(quantity: int | str) -> int:
     """Bytes of a number, or of a text such as ``512MiB`` or ``1.5 GB``, which the specs of devices and segue-run read alike."""
-    if isinstance(quantity, bool) or not isinstance(quantity, (int, str)):
-        raise InvalidArgumentError(f"a budget is bytes or a text such as '512MiB'; a {type(quantity).__name__} was given")
-    return _runtime.parse_bytes(str(quantity))
+    if isinstance(quantity, bool) or not (isinstance(quantity, str) or hasattr(quantity, "__index__")):
+        raise InvalidArgumentError(f"a budget is a whole number of bytes or a text such as '512MiB' or '1.5GB'; {what_is(quantity)} was given")
+    return _runtime.parse_bytes(quantity if isinstance(quantity, str) else str(operator.index(quantity)))

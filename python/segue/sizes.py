@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 
 from . import _runtime
 from .buckets import Bucketing
-from .errors import ExportError, InvalidArgumentError, UnsupportedError
+from .errors import ExportError, InvalidArgumentError, LayoutMismatchError, UnsupportedError
 from .module import LoadedModule, Module, Program
 from .tensors import describe, is_tensor
 
@@ -111,8 +111,11 @@ class Sizes:
                 "already (max_variants of segue.compile); pad batches to fewer lengths")
         try:
             programs = self._programs(shapes, is_apart)
-        except ExportError:
-            return
+        except ExportError as error:
+            given_ones = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+            first_ones = ", ".join(f"{name}: {list(self._first[name].shape)}" for name in shapes)
+            raise LayoutMismatchError(f"LAYOUT_MISMATCH: the batch has {given_ones}; the modules were compiled for {first_ones}, and cannot be compiled for the "
+                                      f"batch: {error}") from error
         try:
             binaries = [(name, program.binary(None, on=self._device) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
             self._session.add_sizes(binaries, is_apart)

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Sequence
 
 import torch
 
+from .arguments import what_is
 from .errors import InvalidArgumentError
 from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, Muon, NAdam, Optimizer, RAdam, RMSprop
 
@@ -70,7 +71,8 @@ def as_optimizer(optimizer: Any, parameters: Iterable[tuple[str, torch.Tensor]] 
     name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
     known = next((cls for cls in OPTIMIZERS.values() if cls.__name__ == name), AdamW)
     if not isinstance(optimizer, torch.optim.Optimizer) or parameters is None:
-        raise InvalidArgumentError(f"the optimizer is a {type(optimizer).__name__}; give segue.{known.__name__}(...) or another of its kind")
+        theirs = f", torch.optim.{name}(model.parameters(), lr=...)" if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer) else ""
+        raise InvalidArgumentError(f"the optimizer is {what_is(optimizer)}; give segue.{known.__name__}(lr=...){theirs} or another of its kind")
     if type(optimizer) not in _OURS:
         raise InvalidArgumentError(f"torch.optim.{name} has no counterpart in segue, which has "
                                    f"{', '.join(sorted(cls.__name__ for cls in OPTIMIZERS.values()))}")

@@ -15,11 +15,12 @@ import time
 import weakref
 from collections import deque
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from . import _runtime
+from .arguments import at_least_0, names_keywords, what_is, whole
 from .batches import BatchNames, split
 from .bound_parameters import BoundParameter
 from .budgets import loop_of
@@ -28,20 +29,31 @@ from .errors import InvalidArgumentError, MissingWeightError, RankFailedError, U
 from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
-from .memory import parse_bytes
+from .memory import budget_bytes, parse_bytes
 from .module import LoadedModule, Module, Program
 from .optimizers import Optimizer
 from .precision import LossScale
 from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
-from .tensors import Order, device as open_device, give, is_on_gpu, kind_of, require_on, wrap
+from .tensors import Order, device as open_device, give, is_on_gpu, is_tensor, kind_of, require_on, spec_of, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .trainer_figures import Figures
 from .trainer_parameters import Parameters
 from .training_loop import History, Run
+from .turns import Turns, computes_in_turn, in_turn
 from .whole_step import WholeStep
+
+
+#: What loops of PyTorch call, and what does its work here.
+_HABITS = {
+    "backward": "step does forward, backward and the update", "cuda": "a trainer is given its device, as Trainer(..., device=\"cuda:0\")",
+    "eval": "evaluate(...) runs modules with dropout off, and step with dropout on", "forward": "evaluate(...) gives the outputs of a batch",
+    "last": "no step has been made yet", "model": "the compiled modules are in `modules`, by name", "named_parameters": "parameters() has them by name",
+    "to": "a trainer is given its device, as Trainer(..., device=\"cuda:0\")", "train": "evaluate(...) runs modules with dropout off, and step with dropout on",
+    "zero_grad": "each step begins with gradients of its own",
+}
 
 
 class Trainer(Checkpoints, Figures, Parameters):
@@ -80,7 +92,7 @@ class Trainer(Checkpoints, Figures, Parameters):
     loss_scale : LossScale, optional
         How losses are scaled. Default: `segue.LossScale()` where a module is in ``f16-mixed``, and not at all elsewhere. A step that is skipped
         has ``trainer.last.is_skipped``; its loss may be infinite, and `step_count` stays.
-    device : str, optional
+    device : str or torch.device, optional
         Where to train, as in `segue.compile`; default: where the modules are, on the GPU whose memory they lie in.
     budget : int or str, optional
         Memory that the run may compute with, as ``"2GiB"``: parameters, gradients, states, saved tensors, inputs and
@@ -147,26 +159,22 @@ class Trainer(Checkpoints, Figures, Parameters):
     >>> loss = trainer.step(tokens=tokens, targets=targets)
     """
 
+    @names_keywords
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer | torch.optim.Optimizer,
                  clip_grad_norm: float | None = None, clip_grad_value: float | None = None, state_bits: int | None = None,
                  grad_accumulation: int = 1, seed: int = 0,
-                 precision: str | None = None, loss_scale: LossScale | None = None, device: str | None = None, budget: int | str | None = None,
+                 precision: str | None = None, loss_scale: LossScale | None = None, device: str | torch.device | None = None, budget: int | str | None = None,
                  spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
                  config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
                  report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = (),
                  distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None,
                  stages: Sequence[int] | None = None):
-        if isinstance(modules, torch.nn.Module):
-            modules = [modules]
-        named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
-        if not named:
-            raise InvalidArgumentError("a trainer needs at least one module")
-        for name, module in named.items():
-            if not isinstance(module, Module):
-                raise InvalidArgumentError(f"module {name!r} of the trainer is a {type(module).__name__}, which is not compiled; give it "
-                                           "segue.compile(module, example) with an example of its inputs")
-        if grad_accumulation < 1:
-            raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        named = _by_name(modules)
+        grad_accumulation, seed = whole("grad_accumulation", grad_accumulation, 1), whole("seed", seed, -(2**63))
+        if clip_grad_norm is not None:
+            clip_grad_norm = at_least_0("clip_grad_norm", clip_grad_norm)
+        if device is not None:
+            device = spec_of(device)
         optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
         if clip_grad_value is not None:
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
@@ -193,6 +201,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             trace = report = None
         if seal is not None and self._ranks.are_several:
             raise UnsupportedError("a sealed checkpoint lies in the spill folder of one process, and several ranks have one each; leave seal away, and use save")
+        self._turns = Turns()
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
@@ -217,7 +226,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             files = {"config": None, "config_text": text}
         if budget is not None:
             capacity = 0 if spill_capacity is None else parse_bytes(spill_capacity)
-            device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
+            device, text = _runtime.within_budget(budget_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
             files = {"config": None, "config_text": text}
         elif spill_dir is not None or spill_capacity is not None:
             raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
@@ -301,6 +310,18 @@ class Trainer(Checkpoints, Figures, Parameters):
                     groups.setdefault((which, tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Neither `copy` nor `pickle` has a place for the memory of a device."""
+        raise InvalidArgumentError("a trainer cannot be copied or pickled, since its state lies on its device; write it by save(path), and make another Trainer "
+                                   "that is given it by resume(path), or by load_state_dict(state_dict()) in this process")
+
+    if not TYPE_CHECKING:  # a checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Says what does the work of what loops of PyTorch call."""
+            way_out = _HABITS.get(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": {way_out}" if way_out else ""), name=name, obj=self)
+
     # --- training ---------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -311,12 +332,16 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _named(self, given: tuple, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch by name of what a method was given without and with names."""
+        for name, tensor in batch.items():
+            if not is_tensor(tensor):
+                raise InvalidArgumentError(f"{name!r} of the batch is {what_is(tensor)}, where a tensor is wanted; give torch.as_tensor(...), or a numpy array")
         if not given:
             return batch
         if self._names is None:
             self._names = BatchNames(self._binaries())
         return {**self._names(given[0] if len(given) == 1 else given), **batch}
 
+    @computes_in_turn
     def step(self, *given: Any, lr: float | None = None, **batch: Any) -> float:
         """One training step on a batch of tensors by input name. Returns the loss.
 
@@ -352,7 +377,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         self._check_bound()
         rates = self.optimizer.rates(self.step_count)
         if lr is not None:
-            rates[0] = float(lr)
+            rates[0] = at_least_0("lr of the step", lr)
         rates = [rates[rate] for rate, _ in self._counts]
         hooks = [(key, call) for hook in self._hooks for key, call in hook.calls() if key not in self._frozen.since]
         order = Order(self._device)
@@ -378,8 +403,15 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _wrapped(self, batch: Mapping[str, Any], order: Order) -> dict[str, "_runtime.Tensor"]:
         require_on(self._device.name, batch.items(), "a batch")
-        return {name: wrap(t, self._device, order) for name, t in batch.items()}
+        wrapped = {}
+        for name, tensor in batch.items():
+            try:
+                wrapped[name] = wrap(tensor, self._device, order)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{name!r} of the batch: {error}") from error
+        return wrapped
 
+    @names_keywords
     def fit(self, batches: Iterable[Any], *, epochs: int | None = None, steps: int | None = None, evaluate_on: Iterable[Any] | None = None,
             evaluate_every: int | None = None, metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (), scheduler: Any = None,
             schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike | None = None,
@@ -517,6 +549,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         return [info for info in self._session.parameters if info.key not in in_slab and isinstance(
             self.modules[info.members[0][0]]._weights.tensor(info.members[0][1]), torch.nn.Parameter)]
 
+    @in_turn
     def _retrain(self, frozen: Frozen) -> None:
         if frozen == self._frozen:
             return
@@ -541,6 +574,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         if self._has_disk:
             self._move_to_disk()  # a home may be another now
 
+    @computes_in_turn
     def calibrate(self, batches: Iterable[Mapping[str, Any]]) -> None:
         """Measures on some batches what quantising each unit of Selective Precision changes, before training.
 
@@ -586,6 +620,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """Runs blocks in the name of a module that is a guest: it may use what others have not reserved."""
         return self._session.as_guest(module)
 
+    @computes_in_turn
     def evaluate(self, *given: Any, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name, with dropout off; nothing changes. They lie on the GPU where the batch does. With ``zero3`` every rank
         calls this, each with a batch.
@@ -624,6 +659,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """
         return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {}, self._ranks)
 
+    @computes_in_turn
     def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step. Several ranks call it together, and get those of their own batches."""
         self._check_bound()
@@ -702,6 +738,23 @@ class Trainer(Checkpoints, Figures, Parameters):
     def loss_scale(self) -> float | None:
         """The factor that the loss of the next step is scaled by; None: it is not scaled."""
         return self._session.loss_scale
+
+
+def _by_name(modules: Any) -> dict[str, Module]:
+    """The modules that a trainer is given, by name. Raises InvalidArgumentError for what is none."""
+    if isinstance(modules, torch.nn.Module):
+        modules = [modules]
+    if not isinstance(modules, (Mapping, Iterable)) or isinstance(modules, (str, type)):
+        raise InvalidArgumentError(f"the modules of the trainer are {what_is(modules)}; give segue.compile(model, example), or several of these in a list")
+    named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
+    if not named:
+        raise InvalidArgumentError("a trainer needs at least one module")
+    for name, module in named.items():
+        if not isinstance(module, Module):
+            whose = ", the module that torch.compile was given," if hasattr(module, "_orig_mod") else ""
+            raise InvalidArgumentError(f"module {name!r} of the trainer is {what_is(module)}, which is not compiled by segue; give it "
+                                       f"segue.compile(module, example){whose} with an example of its inputs")
+    return named
 
 
 def _write_files(session, writers) -> None:

@@ -17,16 +17,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from . import _runtime
+from .arguments import what_is
 from .errors import FileError, InvalidArgumentError
 from .freezing import Frozen
 from .module import save_tensors
 from .tensors import Order, give, wrap
+from .turns import in_turn
 from .without_bytes import Init, check_drawn, drawn, parts_without_bytes
 
 
 class Checkpoints:
     """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1`` and above, of the states that this rank
         has; with ``zero3`` every rank calls this, as `parameters` is."""
@@ -36,8 +39,21 @@ class Checkpoints:
                 "seed": self._session.seed, "precision": self._session.precision_state(),
                 "loss_scale": self._session.loss_scale_state, "trained": self._frozen.as_notes()}
 
+    @in_turn
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`; everything is checked before anything changes."""
+        """The inverse of `state_dict`; everything is checked before anything changes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is no such state, as that of a PyTorch module, which `load_weights` takes.
+        NameUnknownError, LayoutMismatchError
+            It is of other modules.
+        """
+        lacking = [name for name in ("parameters", "state", "step", "seed") if not isinstance(state, Mapping) or name not in state]
+        if lacking:
+            raise InvalidArgumentError(f"{what_is(state)} is no state of a trainer, as state_dict() of one gives it: it has no {lacking[0]!r}; values of "
+                                       "parameters alone go by load_weights")
         before = self._frozen
         self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
         try:
@@ -50,6 +66,7 @@ class Checkpoints:
             raise
         self.sync()
 
+    @in_turn
     def trained_weights(self) -> dict[str, torch.Tensor]:
         """The trained parameters by session key, as `parameters` has them."""
         trained = [p.key for p in self._session.parameters if p.trained]
@@ -58,6 +75,7 @@ class Checkpoints:
             return {key: parameters[key] for key in trained}
         return {key: give(self._session.parameter(key), "torch") for key in trained}
 
+    @in_turn
     def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike) -> None:
         """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
 
@@ -74,6 +92,7 @@ class Checkpoints:
         self._give(weights.items() if isinstance(weights, Mapping) else tensors_in(weights))
         self.sync()
 
+    @in_turn
     def init_weights(self, seed: int = 0, init: Init | None = None) -> None:
         """Gives parameters on PyTorch's meta device the values that ``reset_parameters`` of their PyTorch module draws after
         ``torch.manual_seed(seed)``, module by module: no more than one is in memory besides what this rank keeps. PyTorch's own random state
@@ -117,6 +136,7 @@ class Checkpoints:
                     taken = 0
         _runtime.return_free_memory()
 
+    @in_turn
     def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
@@ -142,6 +162,7 @@ class Checkpoints:
         """Whether the trainer was given this path as `seal`."""
         return self._seal_path is not None and os.path.abspath(self._seal_path) == os.path.abspath(path)
 
+    @in_turn
     def seal(self, *, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Makes the last finished step the checkpoint at the path that the trainer was given as `seal`, and writes only what is in memory alone.
 
@@ -168,6 +189,7 @@ class Checkpoints:
         self._check_bound()
         return self._session.seal(self._notes_text(notes))
 
+    @in_turn
     def resume(self, path: str | os.PathLike) -> dict[str, Any]:
         """Goes on from a checkpoint: the losses after it are equal to the bit. Returns the notes that were saved with it."""
         before = self._frozen
@@ -189,6 +211,7 @@ class Checkpoints:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
+    @in_turn
     def save_weights(self, path: str | os.PathLike) -> None:
         """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does; with ``zero3`` every rank calls this."""
         if self._ranks.writes or self._ranks.gather_parameters:

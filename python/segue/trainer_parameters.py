@@ -14,6 +14,7 @@ from . import _runtime
 from .bound_parameters import BoundParameter
 from .errors import InvalidArgumentError
 from .tensors import Order, give, kind_of, wrap
+from .turns import in_turn
 
 
 class Parameters:
@@ -26,6 +27,7 @@ class Parameters:
         self._session.gather_parameters(found.__setitem__)
         return {key: give(tensor, "torch") for key, tensor in found.items()}
 
+    @in_turn
     def averages(self) -> dict[str, torch.Tensor]:
         """Copies of the moving averages of the trained parameters by session key, which an optimizer with `ema_decay` keeps.
 
@@ -43,6 +45,7 @@ class Parameters:
         return {name.removeprefix("ema."): give(tensor, "torch").clone()
                 for name, tensor in self._session.state().items() if name.startswith("ema.")}
 
+    @in_turn
     def sync(self) -> None:
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime, in place, on the CPU or a GPU.
 

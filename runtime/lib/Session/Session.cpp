@@ -481,7 +481,8 @@ std::vector<Tensor> Session::State::runForward(const Wiring &wiring, const Tenso
     passage->leave(outputs, ids);
   if (!hasLoss(portsNow()))
     throw Error(ErrorCode::InvalidArgument,
-                "no module of the session has a float scalar output called \"loss\"; training needs one");
+                "no module of the session has a float scalar output called \"loss\"; training needs one: return a scalar, or "
+                "a dictionary with one under \"loss\"");
   lastOutputs = byName(portsNow().back().outputs, outputs.back());
   return found;
 }
