@@ -64,7 +64,7 @@ class BatchNames:
         """The inputs that no module before gives, each name once: what a batch without names has tensors for."""
         if self._outside is None:
             outside: dict[str, None] = {}
-            left: list[tuple] = []  # what the module before gives, and nobody has taken
+            left: list[tuple[Any, ...]] = []  # what the module before gives, and nobody has taken
             for module, inputs, outputs in self._modules:
                 free = [value for value in inputs if value.name not in outside]
                 for value in free:
@@ -90,7 +90,7 @@ def rows_of(batch: Mapping[str, Any]) -> int:
     return next((shape[0] for shape, _ in map(describe, batch.values()) if shape), 1)
 
 
-def _ports(binary: "_runtime.Binary") -> tuple[list, list]:
+def _ports(binary: "_runtime.Binary") -> tuple[list[Any], list[Any]]:
     """The inputs and outputs that a module shows to its neighbours."""
     forward = next(program for program in binary.programs if program.name == "forward")
     return [v for v in forward.inputs if v.role == "input"], [v for v in forward.outputs if v.role == "output"]
@@ -123,7 +123,7 @@ def split(batch: Mapping[str, Any], count: int, most_rows: int | None) -> list[d
     return parts
 
 
-def _type_of(value) -> tuple:
+def _type_of(value: "_runtime.Value") -> tuple[Any, ...]:
     return tuple(value.shape), value.element
 
 

@@ -50,7 +50,7 @@ class Wanted:
         return ", ".join(parts)
 
 
-def wanted(budget: int | str | None, spill_dir: str | os.PathLike | None, spill_capacity: int | str | None = None) -> Wanted | None:
+def wanted(budget: int | str | None, spill_dir: str | os.PathLike[str] | None, spill_capacity: int | str | None = None) -> Wanted | None:
     """The budget that the arguments ask for; None without one.
 
     Raises

@@ -33,9 +33,9 @@ from .torch_optimizers import as_optimizer
 @names_keywords
 def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: Any = None, *, example_kwargs: Mapping[str, Any] | None = None,
             optimizer: Optimizer | None = None, name: str | None = None, device: str | torch.device | None = None,
-            max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
+            max_variants: int = 8, stitch_hints: str | os.PathLike[str] | None = None,
             frozen_storage: str | None = None, l1_bytes: int = 0, cubin: str = "auto", precision: str | None = None,
-            budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+            budget: int | str | None = None, spill_dir: str | os.PathLike[str] | None = None,
             spill_capacity: int | str | None = None, buckets: Buckets | Sequence[int] | None = None) -> Module:
     """Compile a PyTorch module.
 
@@ -123,7 +123,8 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
     max_variants = whole("max_variants", max_variants, 1)
     if isinstance(l1_bytes, bool) or not isinstance(l1_bytes, int) or not 0 <= l1_bytes < 1 << 63:
         raise InvalidArgumentError(f"l1_bytes is {l1_bytes!r}; give a number of bytes, or 0 for no temporaries in L1")
-    args, kwargs = (), dict(example_kwargs or {})
+    args: tuple[Any, ...] = ()
+    kwargs = dict(example_kwargs or {})
     if isinstance(example_inputs, Mapping):
         kwargs = {**example_inputs, **kwargs}
     elif is_tensor(example_inputs):
@@ -144,7 +145,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, cubin=cubin, precision=precision,
                       budget=wanted(budget, spill_dir, spill_capacity), buckets=buckets)
-    if buckets is not None:
+    if compiled.bucketing is not None:
         args, kwargs, _ = compiled.bucketing.pad(*positional(compiled._signature, args, kwargs))
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
@@ -158,12 +159,12 @@ def _module_of(program: "torch.export.ExportedProgram") -> nn.Module:
     _, by_name = pytree.tree_unflatten([None] * spec.num_leaves, spec)
     forward = type(module).forward  # of a class of its own
     parameters = inspect.signature(forward).parameters.values()
-    forward.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) if p.name in by_name else p for p in parameters])
+    forward.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) if p.name in by_name else p for p in parameters])  # type: ignore[attr-defined]
     return module
 
 
 @names_keywords
-def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torch.Tensor] | None = None, *,
+def load(path: str | os.PathLike[str], weights: str | os.PathLike[str] | Mapping[str, torch.Tensor] | None = None, *,
          name: str | None = None, device: str | torch.device = "cpu", allow_native_kernels: bool | None = None) -> LoadedModule:
     """Load a module that `Module.save` or `segue-compile` wrote.
 
@@ -201,7 +202,7 @@ def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torc
     return module
 
 
-def _read_weights(weights) -> Mapping[str, torch.Tensor]:
+def _read_weights(weights: Any) -> Mapping[str, torch.Tensor]:
     if isinstance(weights, Mapping):
         return weights
     from safetensors import SafetensorError

@@ -176,7 +176,7 @@ class Optimizer:
         found["decay"] = float(self.weight_decay)
         for name, value, default in (("clip-value", self.clip_grad_value, None), ("ema", self.ema_decay, None),
                                      ("state-bits", self.state_bits, 32)):
-            if value != default:
+            if value is not None and value != default:
                 found[name] = float(value)
         return found
 
@@ -198,7 +198,7 @@ class Optimizer:
                                        "" if group.optimizer is None else group.optimizer.spec(**common))
         return found
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """Equal keys make equal programs of a module."""
         return self.spec(), tuple((group.patterns, group.rate is not None, group.weight_decay,
                                    "" if group.optimizer is None else group.optimizer.spec()) for group in self.groups)
@@ -383,7 +383,7 @@ class Adafactor(Optimizer):
     def _has_codes(self) -> bool:
         return False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.beta2_decay > 0 or self.d < 1:
             raise InvalidArgumentError(f"Adafactor has beta2_decay={self.beta2_decay!r} and d={self.d!r}; they must be 0 or less, and 1 or more")
@@ -402,7 +402,7 @@ class SGD(Optimizer):
     def _has_codes(self) -> bool:
         return self.momentum > 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InvalidArgumentError("nesterov needs a momentum above 0 and no dampening")
@@ -430,7 +430,7 @@ class Muon(Optimizer):
 
     kind = "muon"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.ns_coefficients) != 3 or not all(map(math.isfinite, self.ns_coefficients)):
             raise InvalidArgumentError(f"ns_coefficients of Muon are {self.ns_coefficients!r}; they are three finite numbers")

@@ -96,7 +96,7 @@ def describe(x: Any) -> tuple[tuple[int, ...], torch.dtype]:
         shape, element = _runtime.describe_array(x.__dlpack__(stream=_DEFAULT_STREAM))
         return shape, TORCH_OF_ELEMENT[element]
     if hasattr(x, "__dlpack__"):
-        return describe(torch.from_dlpack(x))
+        return describe(torch.from_dlpack(x))  # type: ignore[attr-defined]  # public, and left out of __all__
     raise InvalidArgumentError(f"{what_is(x)} was given where a tensor is wanted")
 
 
@@ -205,10 +205,10 @@ def give(tensor: "_runtime.Tensor", kind: str) -> Any:
         return tensor
     is_there = kind.endswith(" there")
     if is_there and tensor.is_there:
-        return torch.from_dlpack(tensor.there()) if kind.startswith("torch") else tensor.there()
+        return torch.from_dlpack(tensor.there()) if kind.startswith("torch") else tensor.there()  # type: ignore[attr-defined]  # public, and left out of __all__
     if kind == "dlpack there":
         return tensor
-    result = torch.from_dlpack(tensor)
+    result = torch.from_dlpack(tensor)  # type: ignore[attr-defined]  # public, and left out of __all__
     if is_there:
         return result.to(torch.device("cuda", tensor.device.number))
     return result.numpy() if kind == "numpy" else result

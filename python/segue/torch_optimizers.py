@@ -44,7 +44,7 @@ class _RateOf:
             if group[name] != value:
                 raise InvalidArgumentError(f"{name} of the optimizer is {group[name]!r} now; it was {value!r} when the trainer was made, "
                                            "which is compiled in (OneCycleLR takes cycle_momentum=False)")
-        self._optimizer._opt_called = True  # schedulers warn where no step came before theirs
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers warn where no step came before theirs
         return float(group["lr"])
 
 
@@ -90,7 +90,7 @@ def _together(optimizers: Sequence[Any], parameters: list[tuple[str, torch.Tenso
     """Several optimizers over parameters of their own as one."""
     share_of = {id(tensor): at for at, each in enumerate(optimizers) if isinstance(each, torch.optim.Optimizer)
                 for group in each.param_groups for tensor in group["params"]}
-    shares: list[list] = [[] for _ in optimizers]
+    shares: list[list[Any]] = [[] for _ in optimizers]
     for name, tensor in parameters:
         shares[share_of.get(id(tensor), 0)].append((name, tensor))  # the first says what is wrong with one that nobody has
     main, *others = [as_optimizer(each, share) for each, share in zip(optimizers, shares)]

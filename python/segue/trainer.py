@@ -30,7 +30,9 @@ from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
 from .memory import budget_bytes, parse_bytes
+from .inspection import size_text
 from .module import LoadedModule, Module, Program
+from .notebooks import facts, step_result
 from .optimizers import Optimizer
 from .precision import LossScale
 from .run_config import statistics_of, text_of
@@ -164,9 +166,9 @@ class Trainer(Checkpoints, Figures, Parameters):
                  clip_grad_norm: float | None = None, clip_grad_value: float | None = None, state_bits: int | None = None,
                  grad_accumulation: int = 1, seed: int = 0,
                  precision: str | None = None, loss_scale: LossScale | None = None, device: str | torch.device | None = None, budget: int | str | None = None,
-                 spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
-                 config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
-                 report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = (),
+                 spill_dir: str | os.PathLike[str] | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike[str] | None = None,
+                 config: str | os.PathLike[str] | Mapping[str, Any] | None = None, record_events: str | os.PathLike[str] | None = None, trace: str | os.PathLike[str] | None = None,
+                 report: str | os.PathLike[str] | None = None, aliases: Sequence[tuple[str, str]] = (),
                  distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None,
                  stages: Sequence[int] | None = None):
         named = _by_name(modules)
@@ -212,7 +214,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         for output in (trace, report, seal):
             if output is not None:
                 _runtime.check_output(os.fspath(output))  # not after the last step
-        files = {"config": None, "config_text": None}
+        files: dict[str, Any] = {"config": None, "config_text": None}
         if isinstance(config, Mapping):
             files["config_text"] = text_of(config)
         elif config is not None:
@@ -231,7 +233,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         elif spill_dir is not None or spill_capacity is not None:
             raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
         if has_disk:  # it goes with the trainer and the modules, and its memory and its file with it
-            self._device = _runtime.Device.open(device)
+            self._device = _runtime.Device.open(device or spec)
         else:
             self._device = next(iter(named.values()))._device if device is None else open_device(device)
         if loop_of(self._device) is not None:
@@ -241,7 +243,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             require_on(self._device.name, module._weights.everything(), f"module {name!r} of the trainer")
         self._ranks.join(self._device)
         self._statistics = statistics_of(config)
-        self._frozen: Frozen | None = None  # as the modules were captured
+        self._frozen = None  # type: ignore[assignment]  # as the modules were captured, which the session tells
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._times: deque[float] = deque(maxlen=1000)  # the seconds of the last steps
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
@@ -266,7 +268,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             self._move_to_disk()
         self._seal_path = None if seal is None else os.fspath(seal)
         if seal is not None:
-            self._session.seal_at(self._seal_path)
+            self._session.seal_at(os.fspath(seal))
         self._check_ranks()
 
     def _check_ranks(self) -> None:
@@ -300,7 +302,7 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _ties(self) -> list[list[tuple[str, str]]]:
         """Parameters of several modules that are one tensor."""
-        groups: dict[tuple, list[tuple[str, str]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
         for name, binary in self._binaries():
             module = self.modules[name]
             for value in next(p for p in binary.programs if p.name == "forward").inputs:
@@ -330,7 +332,18 @@ class Trainer(Checkpoints, Figures, Parameters):
         return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
             f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
 
-    def _named(self, given: tuple, batch: dict[str, Any]) -> dict[str, Any]:
+    def _repr_html_(self) -> str:
+        trained = [p for p in self._session.parameters if p.trained]
+        last = self.__dict__.get("last")
+        return facts("Trainer", (
+            ("modules", ", ".join(f"{name}: {module.name}" for name, module in self.modules.items())),
+            ("optimizer", f"{type(self.optimizer).__name__}, lr {self.optimizer.rates(self.step_count)[0]:g}"),
+            ("trained", f"{sum(math.prod(p.shape) for p in trained):,} elements of {len(trained)} parameters"),
+            ("device", self._device.name), ("peak of its memory", size_text(self.peak_bytes) if last else None),
+            ("rank", f"{self.rank} of {self.ranks}" if self._ranks.are_several else None), ("step", self.step_count),
+        )) + ("" if last is None else step_result(last))
+
+    def _named(self, given: tuple[Any, ...], batch: dict[str, Any]) -> dict[str, Any]:
         """A batch by name of what a method was given without and with names."""
         for name, tensor in batch.items():
             if not is_tensor(tensor):
@@ -395,7 +408,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                 self._report.add_step(self.last, seconds)
         return self.last.loss
 
-    def _micro_batches(self, batch, order: Order) -> list[dict]:
+    def _micro_batches(self, batch: Mapping[str, Any], order: Order) -> list[dict[str, Any]]:
         batch, _ = self._sizes.padded(batch)
         parts = [batch] if self.grad_accumulation == 1 else split(batch, self.grad_accumulation, self._sizes.rows)
         self._sizes.ensure(parts[0])
@@ -414,7 +427,7 @@ class Trainer(Checkpoints, Figures, Parameters):
     @names_keywords
     def fit(self, batches: Iterable[Any], *, epochs: int | None = None, steps: int | None = None, evaluate_on: Iterable[Any] | None = None,
             evaluate_every: int | None = None, metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (), scheduler: Any = None,
-            schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike | None = None,
+            schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike[str] | None = None,
             save_every: int | None = None, resume: bool = False, progress: bool = False) -> History:
         """Steps over batches, with evaluations, callbacks and checkpoints on the way.
 
@@ -543,7 +556,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """
         self._retrain(self._frozen.unfreeze(matching(patterns, self._parameters_proper()), self.step_count))
 
-    def _parameters_proper(self) -> list:
+    def _parameters_proper(self) -> list[Any]:
         """The parameters of the session, without buffers and without what lies in a slab."""
         in_slab = set(self._session.slab_parameters)
         return [info for info in self._session.parameters if info.key not in in_slab and isinstance(
@@ -593,7 +606,8 @@ class Trainer(Checkpoints, Figures, Parameters):
         its ``weights`` and the bytes of each form; ``kept`` has the frozen parameters that stay as they are, with reasons. Empty where the
         config has no Selective Precision.
         """
-        return json.loads(self._session.precision_report())
+        report: dict[str, Any] = json.loads(self._session.precision_report())
+        return report
 
     def streamed_blocks(self) -> list[str]:
         """The blocks that come to the device when they run, as ``module/block`` in the order of forward.
@@ -629,12 +643,12 @@ class Trainer(Checkpoints, Figures, Parameters):
         in training, which a warning says.
         """
         self._check_bound()
-        batch, length = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(batch, evaluates=True)
+        padded, length = self._sizes.padded(self._named(given, batch))
+        self._sizes.ensure(padded, evaluates=True)
         with Order(self._device) as order:
-            outputs = self._session.evaluate(self._wrapped(batch, order))
-        kind = "torch there" if any(map(is_on_gpu, batch.values())) else "torch"
-        return self._sizes.cut({name: give(tensor, kind) for name, tensor in outputs.items()}, batch, length)
+            outputs = self._session.evaluate(self._wrapped(padded, order))
+        kind = "torch there" if any(map(is_on_gpu, padded.values())) else "torch"
+        return self._sizes.cut({name: give(tensor, kind) for name, tensor in outputs.items()}, padded, length)
 
     def evaluate_on(self, batches: Iterable[Any], *, metrics: Mapping[str, Metric] | None = None,
                     to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
@@ -663,17 +677,17 @@ class Trainer(Checkpoints, Figures, Parameters):
     def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step. Several ranks call it together, and get those of their own batches."""
         self._check_bound()
-        batch, _ = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(batch)
+        padded, _ = self._sizes.padded(self._named(given, batch))
+        self._sizes.ensure(padded)
         with Order(self._device) as order:
-            loss = self._session.forward_backward(self._wrapped(batch, order))
+            loss = self._session.forward_backward(self._wrapped(padded, order))
         scale = self.loss_scale or 1.0
         kind = {bound.key: kind_of(bound.tensor) for bound in self._bound}
         found = {p.key: give(self._session.gradient(p.key), kind[p.key]) / scale for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
         return loss, found
 
-    def load_slab(self, slab: str | os.PathLike, *, verify: str = "open",
+    def load_slab(self, slab: str | os.PathLike[str], *, verify: str = "open",
                   aliases: Sequence[tuple[str, str]] = ()) -> list[str]:
         """Gives frozen weights what a SquareQ slab holds of them, and returns their keys.
 
@@ -757,7 +771,7 @@ def _by_name(modules: Any) -> dict[str, Module]:
     return named
 
 
-def _write_files(session, writers) -> None:
+def _write_files(session: "_runtime.Session", writers: Sequence[tuple[Any, Any]]) -> None:
     try:
         session.finish_records()  # the report is made of them, too
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,14 +20,33 @@ from . import _runtime
 from .arguments import what_is
 from .errors import FileError, InvalidArgumentError
 from .freezing import Frozen
-from .module import save_tensors
+from .module import Module, save_tensors
 from .tensors import Order, give, wrap
 from .turns import in_turn
 from .without_bytes import Init, check_drawn, drawn, parts_without_bytes
 
+if TYPE_CHECKING:
+    from .distributed import Ranks
+
 
 class Checkpoints:
     """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
+
+    if TYPE_CHECKING:
+        _session: "_runtime.Session"
+        _device: "_runtime.Device"
+        _ranks: Ranks
+        _frozen: Frozen
+        _captured: Frozen
+        _seal_path: str | None
+        modules: dict[str, Module]
+
+        def parameters(self) -> dict[str, torch.Tensor]: ...
+        def sync(self) -> None: ...
+        def _check_bound(self) -> None: ...
+        def _retrain(self, frozen: Frozen) -> None: ...
+        @property
+        def step_count(self) -> int: ...
 
     @in_turn
     def state_dict(self) -> dict[str, Any]:
@@ -76,7 +95,7 @@ class Checkpoints:
         return {key: give(self._session.parameter(key), "torch") for key in trained}
 
     @in_turn
-    def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike) -> None:
+    def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> None:
         """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
 
         `weights` is a mapping, or the path of a safetensors file or of the index of several (``model.safetensors.index.json``), which is read
@@ -137,7 +156,7 @@ class Checkpoints:
         _runtime.return_free_memory()
 
     @in_turn
-    def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
         `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
@@ -158,7 +177,7 @@ class Checkpoints:
         if self._ranks.writes or self._ranks.shares_states or _runtime.is_checkpoint_folder(os.fspath(path)):
             self._session.save(os.fspath(path), text)
 
-    def seals_at(self, path: str | os.PathLike) -> bool:
+    def seals_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether the trainer was given this path as `seal`."""
         return self._seal_path is not None and os.path.abspath(self._seal_path) == os.path.abspath(path)
 
@@ -190,7 +209,7 @@ class Checkpoints:
         return self._session.seal(self._notes_text(notes))
 
     @in_turn
-    def resume(self, path: str | os.PathLike) -> dict[str, Any]:
+    def resume(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Goes on from a checkpoint: the losses after it are equal to the bit. Returns the notes that were saved with it."""
         before = self._frozen
         self._retrain(_trained_in(path, self._captured))
@@ -212,7 +231,7 @@ class Checkpoints:
             raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
     @in_turn
-    def save_weights(self, path: str | os.PathLike) -> None:
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does; with ``zero3`` every rank calls this."""
         if self._ranks.writes or self._ranks.gather_parameters:
             parameters = self.parameters()
@@ -220,7 +239,7 @@ class Checkpoints:
                 save_tensors(path, parameters)
 
 
-def tensors_in(path: str | os.PathLike) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(path: str | os.PathLike[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file, or of the files that an index names, one after the other. Raises FileError."""
     path = Path(path)
     try:
@@ -236,7 +255,7 @@ def tensors_in(path: str | os.PathLike) -> Iterator[tuple[str, torch.Tensor]]:
         raise FileError(f"IO_FAILED: {path}: {type(error).__name__}: {error}") from error
 
 
-def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
+def _trained_in(path: str | os.PathLike[str], otherwise: Frozen) -> Frozen:
     """What is frozen in a checkpoint; `otherwise` where it does not say, or is none, which its load tells better."""
     try:
         if _runtime.is_checkpoint_folder(os.fspath(path)):
@@ -251,7 +270,7 @@ def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
         return otherwise
 
 
-def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
+def export_checkpoint(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
     """Makes a checkpoint that holds everything of a sealed one (`Trainer.seal`), whose tensors lie on the disk of its run.
 
     It also makes one file of a checkpoint in a folder, or the other way round.
