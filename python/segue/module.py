@@ -220,6 +220,15 @@ class Module(nn.Module):
     It shares parameters, buffers and submodules with the PyTorch module that it
     was made of: names, `state_dict`, `train` and `eval`, and any optimizer
     over its parameters work as before. Made by `segue.compile` and `segue.load`.
+
+    Attributes
+    ----------
+    name : str
+        In messages, and as prefix of parameters.
+    optimizer, max_variants, stitch_hints, frozen_storage, l1_bytes, cubin, precision
+        As `segue.compile` was given them.
+    bucketing
+        What pads calls, where there are buckets.
     """
 
     _source: nn.Module  # which is no submodule, as its own are

@@ -155,6 +155,17 @@ class Trainer(Checkpoints, Figures, Parameters):
     RankFailedError
         Another rank trains in another way, or did not come.
 
+    Attributes
+    ----------
+    modules : dict of str to Module
+        The compiled modules, by name; those of a sequence are called "0", "1", and so on.
+    optimizer : Optimizer
+        Ours, also where one of PyTorch's was given.
+    grad_accumulation : int
+        Micro-batches per step.
+    last : StepResult
+        What the last step has found: ``loss``, ``grad_norm``, ``clip``, ``step``, ``loss_scale``, ``is_skipped``, ``outputs``. There from the first step on.
+
     Examples
     --------
     >>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4), clip_grad_norm=1.0)

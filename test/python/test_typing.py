@@ -56,6 +56,19 @@ def test_public_names_are_typed_and_documented():
             assert not lacking and "return" in function.__annotations__, f"{name}.{member}: {lacking or 'the result'} has no type"
 
 
+def test_completion_offers_what_is_documented():
+    """Attributes too: what an object has besides methods is in the section Attributes of its class."""
+    import torch
+
+    module = segue.compile(torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Flatten(0), torch.nn.Softmax(0)), torch.zeros(1, 2))
+    trainer = segue.Trainer([module], optimizer=segue.SGD())
+    for found in (trainer, module, trainer.memory):
+        cls = type(found)
+        for name in (n for n in vars(found) if not n.startswith("_") and n not in vars(torch.nn.Module())):
+            assert re.search(rf"^    (\w+, )*{name}\b", inspect.cleandoc(cls.__doc__).replace("\n", "\n    "), re.M), f"{cls.__name__}.{name} is not in its docstring"
+    assert {"step", "fit", "memory", "last"} <= {*dir(segue.Trainer), "last"} and not [n for n in dir(trainer) if n.startswith(("segue", "torch"))]
+
+
 # --- stubs ---------------------------------------------------------------------------------------------
 
 
