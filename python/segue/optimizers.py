@@ -12,6 +12,7 @@ An optimizer here is a description: its constants are compiled into the
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -27,8 +28,6 @@ LearningRate = Union[float, Callable[[int], float]]
 
 def _check_rate(name: str, rate: Any) -> None:
     """Raises InvalidArgumentError for what is neither a rate nor a function of the step."""
-    if hasattr(rate, "__next__"):  # torch.optim.AdamW(model.parameters())
-        raise InvalidArgumentError(f"{name} is {what_is(rate)}; optimizers of segue are given no parameters, which the trainer knows: segue.AdamW(lr=3e-4)")
     if not callable(rate):
         at_least_0(name, rate)
 
@@ -446,8 +445,23 @@ class Muon(Optimizer):
 
 #: The optimizers by what the compiler calls them.
 OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD, Muon)}
+
+
+def _takes_no_parameters(init: Callable[..., None]) -> Callable[..., None]:
+    """Has an optimizer that is given parameters first, as those of PyTorch are, say that ours are given none."""
+
+    @functools.wraps(init)
+    def call(self: Optimizer, *args: Any, **given: Any) -> None:
+        if args and isinstance(args[0], Iterable) and not isinstance(args[0], str):
+            raise InvalidArgumentError(f"{type(self).__name__} was given {what_is(args[0])} first; optimizers of segue are given no parameters, which the trainer "
+                                       f"knows: segue.{type(self).__name__}(lr=...)")
+        init(self, *args, **given)
+
+    return call
+
+
 for _class in OPTIMIZERS.values():
-    _class.__init__ = names_keywords(_class.__init__)  # type: ignore[method-assign]  # which dataclass has made
+    _class.__init__ = _takes_no_parameters(names_keywords(_class.__init__))  # type: ignore[method-assign]  # which dataclass has made
 
 
 def _parsed(spec: str) -> tuple[str, dict[str, Any]]:

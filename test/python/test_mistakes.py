@@ -166,7 +166,8 @@ MISTAKES = {
     "a mask as an index": (lambda _: segue.compile(Of(lambda h: h[h > 0].sum()), X), Unsupported, ["aten.index.Tensor", "test_mistakes.py:", "torch.where"]),
     "no loss": (trained_without_a_loss, Invalid, ['float scalar output called "loss"', "return a scalar"]),
     # Optimizers.
-    "parameters for an optimizer": (lambda _: segue.AdamW(Net().parameters()), Invalid, ["lr of AdamW is a generator", "given no parameters"]),
+    "parameters for an optimizer": (lambda _: segue.AdamW(Net().parameters(), lr=1e-3), Invalid, ["AdamW was given a generator", "given no parameters", "segue.AdamW(lr=...)"]),
+    "a list of parameters": (lambda _: segue.SGD([*Net().parameters()], 0.1), Invalid, ["SGD was given a list", "given no parameters"]),
     "a rate as text": (lambda _: segue.AdamW(lr="1e-3"), Invalid, ["lr of AdamW is '1e-3'", "a number"]),
     "a negative rate": (lambda _: segue.SGD(lr=-0.1), Invalid, ["lr of SGD is -0.1", "0 or more"]),
     "a rate that is none": (lambda _: trainer(optimizer=segue.SGD(lr=lambda step: float("nan"))).step(X, Y), Invalid, ["learning rate of step 0 is nan"]),
@@ -220,6 +221,7 @@ MISTAKES = {
     "to()": (lambda t: t.to("cuda"), AttributeError, ["'to'", 'Trainer(..., device="cuda:0")']),
     "last before a step": (lambda _: trainer().last, AttributeError, ["'last'", "no step has been made yet"]),
     "memory without an optimizer": (lambda _: compiled().memory("1MiB"), Invalid, ["compiled without an optimizer", "memory(optimizer=...)"]),
+    "generation by a compiled module": (lambda _: segue.Generator(compiled().eval(), [torch.zeros(4, 4)]), Invalid, ["Net is compiled", "torch.nn.Module that it was made of"]),
     "fit of a compiled module": (lambda _: segue.fit(compiled(), (X, Y)), Invalid, ["Net is compiled already", "Net.memory(budget)"]),
     "a keyword of segue.fit": (lambda _: segue.fit(Net(), (X, Y), max_memory="1GiB"), TypeError, ["fit()", "did you mean 'budget'?"]),
 }
