@@ -69,7 +69,7 @@ def found(trained):
                  [f"step {last.step}", f"{last.loss:.6g}", f"{last.grad_norm:.6g}"]),
         "module": (module, r"Module\(\n  compiled for cpu, x: f32\[8,4\]\n[\s\S]*", ["<b>net</b>, compiled", "cpu", "x: f32[8,4]", "58", "backward"]),
         "memory": (memory, rf"Memory\(fits in 1.0 MiB: .* takes [\d.]+ \w+, smallest budget [\d.]+ \w+\)", ["unconstrained", "smallest budget", memory.held[0][0]]),
-        "step": (memory.unconstrained, r"Step\(unconstrained: peak [\d.]+ \w+, [\d.e-]+ ms, out 0 B, in 0 B\)", None),
+        "step": (memory.unconstrained, r"Step\(unconstrained: peak [\d.]+ \w+, [\d.e-]+ ms, out [\d.]+ \w+, in [\d.]+ \w+\)", None),
         "table": (table, r"sim:virtual[\s\S]*within[\s\S]*batch[\s\S]*smallest[\s\S]*yes[\s\S]*", ["batch", "smallest", "yes", "2", "4"]),
         "program": (module.binary.programs[0], r"<program \w+: \d+ inputs, \d+ outputs, \d+ commands, arena of \d+ bytes>", ["program forward", "4 parameter"]),
         "binary": (module.binary, r"<binary <b>net</b>: \d+ programs, \d+ bytes>", ["forward", "backward", "optimizer"]),
