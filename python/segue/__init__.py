@@ -18,8 +18,10 @@
 
 import torch as _torch  # noqa: F401 - loaded first: its OpenMP library is then the one of the whole process
 
+from typing import TYPE_CHECKING
+
 from . import squareq
-from ._runtime import Tensor
+from ._runtime import StepResult, Tensor
 from .buckets import Buckets
 from .callbacks import Callback, EarlyStop
 from .compiler import compile, load
@@ -31,25 +33,35 @@ from .errors import (
 )
 from .fitting import FitRow, FitTable, fit, fit_table
 from .generation import Generator, write_rows
-from .memory import Memory
+from .gradient_hooks import GradientHook
+from .memory import Memory, Step
 from .module import LoadedModule, Module
 from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
 from .precision import LossScale
 from .profiling import CommandRow, Profile
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
+from .stitch_report import StitchReport
 from .supported import Operator, Operators, supported_ops
 from .trainer import Trainer
 from .trainer_checkpoints import export_checkpoint
+from .training_loop import Evaluation, History, Run
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",
-    "CompileError", "ConfigError", "CorruptFileError", "EarlyStop", "Error", "ExportError", "FallbackWarning", "FileError", "FitRow",
-    "FitTable", "Generator", "Group", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
+    "CompileError", "ConfigError", "CorruptFileError", "EarlyStop", "Error", "Evaluation", "ExportError", "FallbackWarning", "FileError", "FitRow",
+    "FitTable", "Generator", "GradientHook", "Group", "History", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",
     "NanLossError", "NativeCodeRefusedError", "Operator", "Operators", "Optimizer", "OutOfMemoryError", "Profile", "RAdam", "RMSprop",
-    "RankFailedError", "SGD", "StateTornError", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
+    "RankFailedError", "Run", "SGD", "StateTornError", "Step", "StepResult", "StitchReport", "Tensor", "Trainer", "UnsupportedError", "UnsupportedOpError", "ValuesDifferError",
     "VersionError", "backend_report", "compile", "export_checkpoint", "fit", "fit_table", "load", "one_cycle", "squareq",
     "step_decay", "supported_ops", "warmup_cosine", "warmup_linear", "write_rows",
 ]
+
+
+if not TYPE_CHECKING:  # which knows what is public by __all__
+
+    def __dir__() -> list[str]:
+        """Public names alone, for completions: the files of the package are its own."""
+        return sorted({*__all__, "__version__", "__doc__", "__name__", "__path__", "__file__"})

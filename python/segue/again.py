@@ -29,7 +29,7 @@ from .precision import entered_precision
 _TRANSFORMS = {"Grad": "grad", "Vmap": "vmap", "Jvp": "jvp", "Functionalize": "functionalize"}
 
 
-def transform_around(args: tuple, kwargs: Mapping[str, Any]) -> str | None:
+def transform_around(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """What surrounds a call that a program cannot take part in: a transform by its name in `torch.func`, or None."""
     level = torch._C._functorch.peek_interpreter_stack()
     if level is not None:
@@ -50,12 +50,12 @@ def warn_of(name: str, what: str) -> None:
 class Again:
     """Gradients of one call by PyTorch's operators, which can be differentiated once more."""
 
-    def __init__(self, source: nn.Module, name: str, program, precision: str | None, random: bool):
+    def __init__(self, source: nn.Module, name: str, program: Any, precision: str | None, random: bool):
         self._source, self._name, self._program = source, name, program
         self._precision, self._random = precision, random
 
     def gradients(self, values: Mapping[str, torch.Tensor], names: Sequence[str], wanted: Sequence[bool],
-                  given: Sequence[torch.Tensor | None]) -> list:
+                  given: Sequence[torch.Tensor | None]) -> list[Any]:
         """Gradients of those of `names`, inputs and trained parameters, that are `wanted`; `values` has them all.
 
         Raises

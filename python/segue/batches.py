@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Iterator, Sequence
 
 from . import _runtime
+from .arguments import what_is
 from .errors import InvalidArgumentError
 from .tensors import describe, is_tensor
 
@@ -46,7 +47,10 @@ class BatchNames:
         if fields and set(fields) <= {value.name for _, inputs, _ in self._modules for value in inputs}:
             return dict(zip(fields, batch))
         if not is_tensor(batch) and not isinstance(batch, (tuple, list)):
-            raise InvalidArgumentError(f"a batch is a {type(batch).__name__}, whose tensors have no names that could be told; give fit "
+            if hasattr(batch, "__iter__") and not isinstance(batch, (str, bytes)):
+                raise InvalidArgumentError(f"a batch is {what_is(batch)}; if it has batches, give it to trainer.fit(...), or step with each of them. If it is "
+                                           "one batch, give fit to_batch=, a function that makes a mapping of names to tensors of it")
+            raise InvalidArgumentError(f"a batch is {what_is(batch)}, whose tensors have no names that could be told; give fit "
                                        "to_batch=, a function that makes a mapping of names to tensors of it")
         tensors = list(_leaves(batch))
         names = self._names_from_outside()
@@ -60,7 +64,7 @@ class BatchNames:
         """The inputs that no module before gives, each name once: what a batch without names has tensors for."""
         if self._outside is None:
             outside: dict[str, None] = {}
-            left: list[tuple] = []  # what the module before gives, and nobody has taken
+            left: list[tuple[Any, ...]] = []  # what the module before gives, and nobody has taken
             for module, inputs, outputs in self._modules:
                 free = [value for value in inputs if value.name not in outside]
                 for value in free:
@@ -86,7 +90,7 @@ def rows_of(batch: Mapping[str, Any]) -> int:
     return next((shape[0] for shape, _ in map(describe, batch.values()) if shape), 1)
 
 
-def _ports(binary: "_runtime.Binary") -> tuple[list, list]:
+def _ports(binary: "_runtime.Binary") -> tuple[list[Any], list[Any]]:
     """The inputs and outputs that a module shows to its neighbours."""
     forward = next(program for program in binary.programs if program.name == "forward")
     return [v for v in forward.inputs if v.role == "input"], [v for v in forward.outputs if v.role == "output"]
@@ -119,7 +123,7 @@ def split(batch: Mapping[str, Any], count: int, most_rows: int | None) -> list[d
     return parts
 
 
-def _type_of(value) -> tuple:
+def _type_of(value: "_runtime.Value") -> tuple[Any, ...]:
     return tuple(value.shape), value.element
 
 

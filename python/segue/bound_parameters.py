@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .errors import InvalidArgumentError
@@ -16,7 +18,7 @@ from .errors import InvalidArgumentError
 class BoundParameter:
     """A parameter of the session, and the tensor of a PyTorch module that it was given."""
 
-    def __init__(self, key: str, weights, name: str, is_shared: bool):
+    def __init__(self, key: str, weights: Any, name: str, is_shared: bool):
         self.key, self.is_shared = key, is_shared  # shared: the runtime works in the tensor's memory
         self.is_home = False  # or keeps the value there while it is away
         self._weights, self._name = weights, name
@@ -43,5 +45,5 @@ def _version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # inference mode counts none
 
 
-def _memory_of(tensor: torch.Tensor) -> tuple:
+def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -50,7 +50,7 @@ class Buckets:
     dim: int = 1
     fill: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         given = list(self.lengths)
         if not given or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
             raise InvalidArgumentError(f"buckets are {given}; give lengths of at least 1, such as [128, 256, 512]")
@@ -92,7 +92,7 @@ class Bucketing:
         self._places: dict[str, _Places] = {}
         self.fills: dict[str, Any] = {}  # what inputs of the example are padded with, by name
 
-    def pad(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, int]:
+    def pad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], int]:
         """The arguments, padded to their bucket, and the length that they had."""
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         length = self._length(flat)
@@ -116,7 +116,7 @@ class Bucketing:
         bucket = self.buckets.of(length)
         return {**batch, **{name: self._padded(name, tensor, fills[name], length, bucket) for name, tensor in present.items()}}, length
 
-    def padding(self, args: tuple, kwargs: dict, program) -> Padding:
+    def padding(self, args: tuple[Any, ...], kwargs: dict[str, Any], program: Any) -> Padding:
         """How calls of the program of these padded arguments are cut, once it is shown that padding changes nothing.
 
         Raises
@@ -140,14 +140,14 @@ class Bucketing:
                           f"{self._name}, bucket {bucket} of {list(self.buckets.lengths)}")
         return Padding(bucket, fills, cuts)
 
-    def _length(self, flat: list) -> int:
+    def _length(self, flat: list[Any]) -> int:
         dim = self.buckets.dim
         for leaf in flat:
             if is_tensor(leaf) and len(shape := describe(leaf)[0]) > dim:
                 return shape[dim]
         raise InvalidArgumentError(f"{self._name} has buckets, and no input has a dimension {dim}")
 
-    def _find(self, flat: list, spec, length: int, bucket: int) -> _Places:
+    def _find(self, flat: list[Any], spec: Any, length: int, bucket: int) -> _Places:
         dim = self.buckets.dim
         args, kwargs = pytree.tree_unflatten(flat, spec)
         names = flatten_call(self._source.forward, args, kwargs)[1]
@@ -158,7 +158,7 @@ class Bucketing:
         fills = fills_of(short, names, {names[i]: leaf for i, leaf in chosen.items()}, self.buckets.fill)
         return _Places(names, {i: fills[names[i]] for i in chosen})
 
-    def _shorter(self, flat: list, spec, chosen, length: int):
+    def _shorter(self, flat: list[Any], spec: Any, chosen: Mapping[int, Any], length: int) -> tuple[Any, list[Any]]:
         """The module captured at another length, and inputs for that: those that are there, repeated or cut."""
         leaves = []
         for i, leaf in enumerate(flat):

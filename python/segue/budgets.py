@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from . import _runtime
 from .errors import InvalidArgumentError
-from .memory import parse_bytes
+from .memory import budget_bytes, parse_bytes
 from .tensors import device as open_device
 
 
@@ -50,7 +50,7 @@ class Wanted:
         return ", ".join(parts)
 
 
-def wanted(budget: int | str | None, spill_dir: str | os.PathLike | None, spill_capacity: int | str | None = None) -> Wanted | None:
+def wanted(budget: int | str | None, spill_dir: str | os.PathLike[str] | None, spill_capacity: int | str | None = None) -> Wanted | None:
     """The budget that the arguments ask for; None without one.
 
     Raises
@@ -63,7 +63,7 @@ def wanted(budget: int | str | None, spill_dir: str | os.PathLike | None, spill_
             raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
         return None
     folder = "" if spill_dir is None else os.path.realpath(spill_dir)
-    return Wanted(parse_bytes(budget), folder, 0 if spill_capacity is None else parse_bytes(spill_capacity))
+    return Wanted(budget_bytes(budget), folder, 0 if spill_capacity is None else parse_bytes(spill_capacity))
 
 
 class DeviceBudget:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from safetensors.torch import load_file
 
+from .arguments import what_is
 from .errors import FileError, InvalidArgumentError
 from .module import save_tensors
 
@@ -57,8 +58,7 @@ HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 def check_callback(callback: Any) -> None:
     """Raises InvalidArgumentError for what would never be called."""
     if isinstance(callback, type) or not any(callable(getattr(callback, name, None)) for name in HOOKS):
-        what = f"the class {callback.__name__}" if isinstance(callback, type) else f"a {type(callback).__name__}"
-        raise InvalidArgumentError(f"a callback is {what}, which is never called; give an object with {', '.join(HOOKS[:-1])} or {HOOKS[-1]}")
+        raise InvalidArgumentError(f"a callback is {what_is(callback)}, which is never called; give an object with {', '.join(HOOKS[:-1])} or {HOOKS[-1]}")
 
 
 @dataclass
@@ -98,7 +98,7 @@ class EarlyStop(Callback):
     min_delta: float = 0.0
     restore_best: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
             raise InvalidArgumentError(f"mode of EarlyStop is {self.mode!r}; it is 'min' or 'max'")
         if self.patience < 1 or not 0 <= self.min_delta < math.inf:
@@ -176,6 +176,7 @@ def _beside(run: "Run", name: str) -> str:
 
 def _file_or_folder(run: "Run") -> str:
     """The path of the run's checkpoint without the slash that says that it is a folder."""
+    assert run.checkpoint is not None
     return run.checkpoint.rstrip(os.sep)
 
 
@@ -183,7 +184,7 @@ class Progress(Callback):
     """A bar on stderr with steps, epoch, loss and metrics; draws nothing where stderr is no terminal, but a log or a pipe."""
 
     def on_begin(self, run: "Run") -> None:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]  # optional; its types are a package of their own
 
         self._bar = tqdm(total=run.total_steps, initial=run.step, unit="step", disable=None)
 

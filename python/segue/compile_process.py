@@ -16,6 +16,8 @@ can be started, the compiler runs in this process.
 
 from __future__ import annotations
 
+from typing import Any
+
 import logging
 import os
 import pickle
@@ -41,22 +43,25 @@ class _Gone(Exception):
 
 class _Child:
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.messages = tempfile.TemporaryFile()
         self.process = subprocess.Popen([sys.executable, "-I", "-S", _SERVER], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.messages)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._requests, self._answers = self.process.stdin, self.process.stdout
 
-    def ask(self, request: bytes) -> tuple:
+    def ask(self, request: bytes) -> tuple[Any, ...]:
         """The answer to a request. Raises _Gone where none comes."""
         try:
-            self.process.stdin.write(struct.pack("<Q", len(request)) + request)
-            self.process.stdin.flush()
-            return pickle.loads(self._read(struct.unpack("<Q", self._read(8))[0]))
+            self._requests.write(struct.pack("<Q", len(request)) + request)
+            self._requests.flush()
+            answer: tuple[Any, ...] = pickle.loads(self._read(struct.unpack("<Q", self._read(8))[0]))
+            return answer
         except BrokenPipeError:
             raise _Gone from None
 
     def _read(self, count: int) -> bytes:
-        data = self.process.stdout.read(count)
+        data = self._answers.read(count)
         if len(data) != count:
             raise _Gone
         return data
@@ -68,10 +73,10 @@ class _Child:
         self.messages.seek(0)
         return how, self.messages.read()[-2000:].decode(errors="replace").strip()
 
-    def end(self):
+    def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.messages):
+        for pipe in (self._requests, self._answers, self.messages):
             try:
                 pipe.close()
             except BrokenPipeError:  # of what was not sent
@@ -84,7 +89,7 @@ _lock = threading.Lock()
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def compile_text(text: str, name: str, **options) -> bytes:
+def compile_text(text: str, name: str, **options: Any) -> bytes:
     """`_compiler.compile` with these arguments, in another process, unless it was compiled before (`compile_cache`).
 
     Raises
@@ -115,7 +120,7 @@ def _runs_here() -> bool:
     return os.environ.get(VARIABLE) == "0" or not sys.executable
 
 
-def _compiled(name: str, arguments: dict) -> bytes:
+def _compiled(name: str, arguments: dict[str, Any]) -> bytes:
     if _runs_here():
         return _here(arguments)
     request = pickle.dumps((os.getcwd(), arguments))
@@ -146,15 +151,15 @@ def _compiled(name: str, arguments: dict) -> bytes:
         return _answered(answer)
 
 
-def _here(arguments: dict) -> bytes:
+def _here(arguments: dict[str, Any]) -> bytes:
     from . import _compiler  # maps LLVM
 
     return _compiler.compile(**arguments)
 
 
-def _answered(answer: tuple) -> bytes:
+def _answered(answer: tuple[Any, ...]) -> bytes:
     kind, value, *more = answer
-    if kind == "bytes":
+    if isinstance(value, bytes):
         for message in more[0]:
             log.info("%s", message)
         return value

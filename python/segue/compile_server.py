@@ -21,6 +21,7 @@ import signal
 import struct
 import sys
 import types
+from typing import Any, BinaryIO
 
 #: Seconds without a request after which the process gives its memory back.
 IDLE = 60.0
@@ -29,15 +30,15 @@ IDLE = 60.0
 class _Kept(logging.Handler):
     """Keeps messages for the process that asked."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.messages = []
+        self.messages: list[str] = []
 
-    def emit(self, record):
+    def emit(self, record: logging.LogRecord) -> None:
         self.messages.append(record.getMessage())
 
 
-def _compiler():
+def _compiler() -> tuple[Any, Any]:
     """The native module, and the class of its errors, without what the package imports."""
     package = types.ModuleType("segue")
     package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
@@ -48,14 +49,14 @@ def _compiler():
     return native, CompileError
 
 
-def _read(pipe, count):
+def _read(pipe: BinaryIO, count: int) -> bytes:
     data = pipe.read(count)
     if len(data) != count:
         sys.exit(0)  # who asked is gone
     return data
 
 
-def serve(requests, answers):
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answers requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked
     native, refused = _compiler()
@@ -69,7 +70,7 @@ def serve(requests, answers):
         log.handlers = [kept := _Kept()]
         try:
             os.chdir(folder)
-            answer = ("bytes", native.compile(**arguments), kept.messages)
+            answer: tuple[Any, ...] = ("bytes", native.compile(**arguments), kept.messages)
         except refused as error:
             answer = ("refused", str(error), error.report)
         except Exception as error:

@@ -19,21 +19,23 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from . import _runtime
+from .arguments import names_keywords, what_is, whole
 from .buckets import Buckets, as_buckets
 from .budgets import wanted
 from .errors import FileError, InvalidArgumentError, MissingWeightError
 from .frontend.signature import positional
 from .module import LoadedModule, Module
 from .optimizers import Optimizer
-from .tensors import is_tensor, spec_for
+from .tensors import is_tensor, spec_for, spec_of
 from .torch_optimizers import as_optimizer
 
 
+@names_keywords
 def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: Any = None, *, example_kwargs: Mapping[str, Any] | None = None,
-            optimizer: Optimizer | None = None, name: str | None = None, device: str | None = None,
-            max_variants: int = 8, stitch_hints: str | os.PathLike | None = None,
+            optimizer: Optimizer | None = None, name: str | None = None, device: str | torch.device | None = None,
+            max_variants: int = 8, stitch_hints: str | os.PathLike[str] | None = None,
             frozen_storage: str | None = None, l1_bytes: int = 0, cubin: str = "auto", precision: str | None = None,
-            budget: int | str | None = None, spill_dir: str | os.PathLike | None = None,
+            budget: int | str | None = None, spill_dir: str | os.PathLike[str] | None = None,
             spill_capacity: int | str | None = None, buckets: Buckets | Sequence[int] | None = None) -> Module:
     """Compile a PyTorch module.
 
@@ -55,7 +57,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         Built into the binary, for files that are trained elsewhere; a `Trainer` brings its own.
     name : str, optional
         In messages and as prefix of parameters; default: the class of the module.
-    device : str, optional
+    device : str or torch.device, optional
         ``cpu``, ``cpu:threads=2``, a GPU: ``cuda:0,dram=8GiB``, or a simulated accelerator: ``sim:dram=512MiB,link=16GB/s``. Default: the GPU
         that the module or the example lies on, or the CPU. Tensors of PyTorch on that GPU are used where they lie, and results are there, too;
         those of the CPU are brought to a device with memory of its own by each call, parameters too, as PyTorch may have changed them, and
@@ -110,14 +112,19 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
             example_kwargs = {**kwargs, **(example_kwargs or {})}
         module = _module_of(module)
     if not isinstance(module, nn.Module):
-        raise InvalidArgumentError(f"a {type(module).__name__} was given where a torch.nn.Module is wanted")
+        way_out = f"; give it an instance, {module.__name__}(...)" if isinstance(module, type) and issubclass(module, nn.Module) else ""
+        raise InvalidArgumentError(f"{what_is(module)} was given where a torch.nn.Module is wanted{way_out}")
     if isinstance(module, Module):
-        raise InvalidArgumentError(f"{module.name} is compiled already")
-    if max_variants < 1:
-        raise InvalidArgumentError(f"max_variants is {max_variants}; at least 1 is needed")
+        raise InvalidArgumentError(f"{module.name} is compiled already; call it, give it to a Trainer, or compile the torch.nn.Module that it was made of")
+    for path, part in module.named_modules():
+        if isinstance(part, Module):
+            raise InvalidArgumentError(f"{path!r} of the {type(module).__name__} is compiled already, and a program has no place for another; compile the whole "
+                                       "of uncompiled modules, or give compiled ones to a Trainer one behind the other")
+    max_variants = whole("max_variants", max_variants, 1)
     if isinstance(l1_bytes, bool) or not isinstance(l1_bytes, int) or not 0 <= l1_bytes < 1 << 63:
         raise InvalidArgumentError(f"l1_bytes is {l1_bytes!r}; give a number of bytes, or 0 for no temporaries in L1")
-    args, kwargs = (), dict(example_kwargs or {})
+    args: tuple[Any, ...] = ()
+    kwargs = dict(example_kwargs or {})
     if isinstance(example_inputs, Mapping):
         kwargs = {**example_inputs, **kwargs}
     elif is_tensor(example_inputs):
@@ -126,7 +133,7 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         args = tuple(example_inputs)
     else:
         raise InvalidArgumentError(
-            f"example_inputs is a {type(example_inputs).__name__}; give a tensor, a tuple, or a dictionary by argument name")
+            f"example_inputs is {'missing' if example_inputs is None else what_is(example_inputs)}; give a tensor, a tuple, or a dictionary by argument name")
     if optimizer is not None:
         optimizer = as_optimizer(optimizer)
     buckets = as_buckets(buckets)
@@ -134,11 +141,11 @@ def compile(module: nn.Module | "torch.export.ExportedProgram", example_inputs: 
         max_variants = max(max_variants, len(buckets.lengths))
     if device is None:
         device = spec_for((*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))))
-    compiled = Module(module, name=name or type(module).__name__, device=device, optimizer=optimizer,
+    compiled = Module(module, name=name or type(module).__name__, device=spec_of(device), optimizer=optimizer,
                       max_variants=max_variants, stitch_hints=os.fspath(stitch_hints or ""),
                       frozen_storage=frozen_storage or "", l1_bytes=l1_bytes, cubin=cubin, precision=precision,
                       budget=wanted(budget, spill_dir, spill_capacity), buckets=buckets)
-    if buckets is not None:
+    if compiled.bucketing is not None:
         args, kwargs, _ = compiled.bucketing.pad(*positional(compiled._signature, args, kwargs))
     program = compiled._select(args, kwargs)[0]
     if optimizer is not None:
@@ -152,12 +159,13 @@ def _module_of(program: "torch.export.ExportedProgram") -> nn.Module:
     _, by_name = pytree.tree_unflatten([None] * spec.num_leaves, spec)
     forward = type(module).forward  # of a class of its own
     parameters = inspect.signature(forward).parameters.values()
-    forward.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) if p.name in by_name else p for p in parameters])
+    forward.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) if p.name in by_name else p for p in parameters])  # type: ignore[attr-defined]
     return module
 
 
-def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torch.Tensor] | None = None, *,
-         name: str | None = None, device: str = "cpu", allow_native_kernels: bool | None = None) -> LoadedModule:
+@names_keywords
+def load(path: str | os.PathLike[str], weights: str | os.PathLike[str] | Mapping[str, torch.Tensor] | None = None, *,
+         name: str | None = None, device: str | torch.device = "cpu", allow_native_kernels: bool | None = None) -> LoadedModule:
     """Load a module that `Module.save` or `segue-compile` wrote.
 
     Parameters
@@ -181,7 +189,7 @@ def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torc
         At the first call: kernels may not run.
     """
     binary = _runtime.Binary.load(Path(path), allow_native_kernels)
-    module = LoadedModule(binary, name=name or Path(path).stem, device=device)
+    module = LoadedModule(binary, name=name or Path(path).stem, device=spec_of(device))
     if weights is not None:
         state = _read_weights(weights)
         wanted = set(module._missing)
@@ -194,7 +202,7 @@ def load(path: str | os.PathLike, weights: str | os.PathLike | Mapping[str, torc
     return module
 
 
-def _read_weights(weights) -> Mapping[str, torch.Tensor]:
+def _read_weights(weights: Any) -> Mapping[str, torch.Tensor]:
     if isinstance(weights, Mapping):
         return weights
     from safetensors import SafetensorError

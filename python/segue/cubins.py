@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+from typing import Any
 
 from . import _runtime
 from .errors import InvalidArgumentError
@@ -40,7 +41,7 @@ def version(ptxas: str) -> str:
 
 
 @functools.lru_cache
-def _version(ptxas: str, *_) -> str:
+def _version(ptxas: str, *_: Any) -> str:
     try:
         done = subprocess.run([ptxas, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                               timeout=_MOST_SECONDS)

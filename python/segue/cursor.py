@@ -16,14 +16,16 @@ one with workers loads what it passes over, so that transforms in the workers dr
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Iterable
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from .arguments import what_is
 from .errors import InvalidArgumentError
+from .tensors import is_tensor
 
 
 class Cursor:
@@ -39,8 +41,10 @@ class Cursor:
 
     def __init__(self, batches: Iterable[Any]):
         if not hasattr(batches, "__iter__"):
-            raise InvalidArgumentError(f"batches are a {type(batches).__name__}, which cannot be iterated; give a DataLoader, a list or an iterator")
-        self._batches = batches
+            raise InvalidArgumentError(f"batches are {what_is(batches)}, which cannot be iterated; give a DataLoader, a list or an iterator")
+        if isinstance(batches, (Mapping, str, bytes)) or is_tensor(batches):
+            raise InvalidArgumentError(f"batches are {what_is(batches)}, and fit takes several; give a loader or a list, as fit([batch])")
+        self._batches: Any = batches  # a DataLoader has more to it than an Iterable
         self._saves_itself = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
         self.epoch = self.trained = 0
         self._begin: dict[str, Any] | None = None  # random states before the epoch
@@ -73,7 +77,7 @@ class Cursor:
             iterator = iter(self._batches)
         else:
             iterator = self._go_on(resumed)
-        first = []
+        first: list[Any] = []
         while len(first) < ahead and (batch := next(iterator, _END)) is not _END:
             first.append(batch)
         self._ahead = len(first)
@@ -127,7 +131,7 @@ class Cursor:
         passed = None
         if _passes_by_index(self._batches) and not self._saves_itself:
             passed = _Rest(self._batches.sampler if self._batches.batch_sampler is None else self._batches.batch_sampler)
-            iterator = iter(_over(self._batches, passed))
+            iterator: Iterator[Any] = iter(_over(self._batches, passed))
             count -= passed.skip(count)
         else:
             iterator = iter(self._batches)
@@ -155,11 +159,11 @@ class _Rest:
         self._sampler = sampler
         self._iterator: Iterator[Any] = iter(())
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         self._iterator = iter(self._sampler)
         return self
 
-    def __next__(self):
+    def __next__(self) -> Any:
         return next(self._iterator)
 
     def skip(self, count: int) -> int:
@@ -171,7 +175,7 @@ def _passes_by_index(batches: Any) -> bool:
     return type(batches) is DataLoader and not batches.num_workers and not isinstance(batches.dataset, IterableDataset)
 
 
-def _over(loader: DataLoader, indices: _Rest) -> DataLoader:
+def _over(loader: DataLoader[Any], indices: _Rest) -> DataLoader[Any]:
     """The loader over other indices."""
     how = {"sampler": indices, "batch_size": None} if loader.batch_sampler is None else {"batch_sampler": indices}
     return DataLoader(loader.dataset, collate_fn=loader.collate_fn, generator=loader.generator, pin_memory=loader.pin_memory, **how)
@@ -197,8 +201,8 @@ def _generators(batches: Any) -> list[torch.Generator]:
 
 def _random_states(batches: Any) -> dict[str, Any]:
     """The states of PyTorch's, Python's and NumPy's numbers in this process, and of the generators of a loader."""
-    kind, keys, *rest = np.random.get_state()
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (kind, torch.from_numpy(keys.astype(np.int64)), *rest),
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
             "generators": [generator.get_state() for generator in _generators(batches)]}
 
 

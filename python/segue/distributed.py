@@ -90,12 +90,14 @@ class GroupTransport:
         # Not by `new_group`, whose names depend on what other groups a rank is in, and which `destroy_process_group` ends. Gloo's own timeout comes
         # after ours, which says more.
         try:
-            self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore(f"{prefix}/gloo", store), self.rank, self.ranks, timedelta(seconds=self._seconds + 30))
+            self._group: Any = dist.ProcessGroupGloo(
+                dist.PrefixStore(f"{prefix}/gloo", store),  # type: ignore[attr-defined]  # public, and left out of __all__
+                self.rank, self.ranks, timedelta(seconds=self._seconds + 30))
         except RuntimeError as error:
             why = self._roll_call.publish(self._roll_call.cause("when connections were made", _short(error)))
             raise RankFailedError(f"RANK_FAILED: {why}") from None
-        if why := self._roll_call.connected(self._seconds):
-            raise RankFailedError(f"RANK_FAILED: {self._end(why)}")
+        if lacking := self._roll_call.connected(self._seconds):
+            raise RankFailedError(f"RANK_FAILED: {self._end(lacking)}")
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class Ranks:
             return
         for name in (name for name in tensors if any(each[name] != told[0][name] for each in told)):
             tensor, value = tensors[name], _bytes_of(tensors[name])
-            self._transport.broadcast(memoryview(value.numpy()), 0)
+            self._transport.broadcast(memoryview(value.numpy().data), 0)
             with torch.no_grad():
                 tensor.copy_(value.view(tensor.dtype).reshape(tensor.shape))
 
@@ -340,7 +342,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _hash_of(tensor: torch.Tensor) -> str:
-    return hashlib.blake2b(_bytes_of(tensor).numpy(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_bytes_of(tensor).numpy().data, digest_size=16).hexdigest()
 
 
 def _bytes(data: memoryview) -> torch.Tensor:

@@ -13,6 +13,8 @@ directly. Every class derives from `segue.Error`.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Error(RuntimeError):
     """Base of all errors of Segue.
@@ -27,7 +29,7 @@ class Error(RuntimeError):
 
     code = "INTERNAL"
 
-    def __init__(self, message: str, *, code: str | None = None, report: dict | None = None):
+    def __init__(self, message: str, *, code: str | None = None, report: dict[str, Any] | None = None):
         super().__init__(message)
         if code is not None:
             self.code = code
@@ -189,7 +191,7 @@ _BY_CODE: dict[str, type[Error]] = {
 }
 
 
-def from_code(code: str, message: str, report: dict | None = None) -> Error:
+def from_code(code: str, message: str, report: dict[str, Any] | None = None) -> Error:
     """Make the exception for an error code of the runtime.
 
     A code without a class of its own becomes a plain `Error` that keeps the code.

@@ -27,11 +27,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .arguments import names_keywords, what_is
 from .errors import InvalidArgumentError
 from .frontend import capture
 from .inspection import size_text
 from .memory import Memory, forecast
 from .module import Module, Program
+from .notebooks import grid
 from .optimizers import AdamW, Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import is_tensor
@@ -42,6 +44,7 @@ from .without_bytes import without_bytes
 Model = Union[nn.Module, Any, Callable[[], nn.Module]]
 
 
+@names_keywords
 def fit(model: Model, batch: Any, *, budget: int | str | None = None, device: str = "cpu", optimizer: Optimizer | None = None,
         lora_rank: int = 0, lora_targets: Sequence[str] = (), precision: str | None = None, micro_batches: int = 1,
         clip_grad_norm: float = 0.0, seal: bool = False) -> Memory:
@@ -106,18 +109,31 @@ class FitRow:
     memory: Memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitTable:
     """The answer of `fit_table`, a row for each case. Printing it gives a table."""
 
     rows: list[FitRow]
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head, *lines = self._lines()
+        return grid(f"{self.rows[0].memory.device}, within {size_text(self.rows[0].memory.budget_bytes)}", head, lines)
+
     def __str__(self) -> str:
-        device, budget = self.rows[0].memory.device, self.rows[0].memory.budget_bytes
+        lines = self._lines()
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        table = "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines)
+        return f"{self.rows[0].memory.device}\nwithin {size_text(self.rows[0].memory.budget_bytes)}:\n{table}"
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """The titles of the columns, then the rows."""
         kinds = [row.optimizer.kind for row in self.rows]
         specs = {row.optimizer.spec() for row in self.rows}
         name = lambda o: o.kind if len(specs) == len(set(kinds)) else o.spec()  # noqa: E731
-        lines = [("batch", "sequence", "optimizer", "lora", "in memory", "smallest", "fits", "peak", "step ms", "added", "out", "in")]
+        lines: list[tuple[str, ...]] = [("batch", "sequence", "optimizer", "lora", "in memory", "smallest", "fits", "peak", "step ms", "added", "out", "in")]
         for row in self.rows:
             memory, plan = row.memory, row.memory.plan
             lines.append((_or_dash(row.batch_size), _or_dash(row.sequence_length), name(row.optimizer), _or_dash(row.lora_rank or None),
@@ -125,12 +141,10 @@ class FitTable:
                           *(("-",) * 5 if plan is None else
                             (size_text(plan.peak_bytes), f"{plan.seconds * 1e3:.1f}", f"{round(plan.added, 3) + 0.0:+.1%}",
                              size_text(plan.link["out_bytes"]), size_text(plan.link["in_bytes"])))))
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        table = "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines)
-        return f"{device}\nwithin {size_text(budget)}:\n{table}"
+        return lines
 
 
-def _or_dash(value) -> str:
+def _or_dash(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
@@ -155,7 +169,7 @@ def fit_table(model: Model, batch: Any, *, batch_sizes: Iterable[int] = (), sequ
     >>> print(segue.fit_table(model, (1, 1024), batch_sizes=[1, 2, 4, 8], lora_ranks=[0, 16], budget="16GiB"))
     """
     inputs = _read_batch(batch)
-    varied = dict(batch_sizes=list(batch_sizes), sequence_lengths=list(sequence_lengths), optimizers=list(optimizers),
+    varied: dict[str, list[Any]] = dict(batch_sizes=list(batch_sizes), sequence_lengths=list(sequence_lengths), optimizers=list(optimizers),
                   lora_ranks=list(lora_ranks))
     rank, targets = options.pop("lora_rank", 0), options.pop("lora_targets", ())
     precision = options.pop("precision", None)
@@ -180,7 +194,7 @@ def fit_table(model: Model, batch: Any, *, batch_sizes: Iterable[int] = (), sequ
 # --- batches: (name or None, shape, dtype) ----------------------------------------------------
 
 
-def _read_batch(batch) -> list[tuple[str | None, tuple[int, ...], torch.dtype]]:
+def _read_batch(batch: Any) -> list[tuple[str | None, tuple[int, ...], torch.dtype]]:
     if isinstance(batch, Mapping):
         return [(str(name), *_shape_of(given, repr(name))) for name, given in batch.items()]
     if is_tensor(batch) or _is_shape_and_type(batch):
@@ -197,15 +211,15 @@ def _read_batch(batch) -> list[tuple[str | None, tuple[int, ...], torch.dtype]]:
 _TOKENS = "*"
 
 
-def _is_size(number) -> bool:
+def _is_size(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
 
-def _is_shape_and_type(given) -> bool:
+def _is_shape_and_type(given: Any) -> bool:
     return isinstance(given, Sequence) and len(given) == 2 and isinstance(given[1], torch.dtype)
 
 
-def _shape_of(given, what: str) -> tuple[tuple[int, ...], torch.dtype]:
+def _shape_of(given: Any, what: str) -> tuple[tuple[int, ...], torch.dtype]:
     if isinstance(given, torch.Tensor):
         return tuple(given.shape), given.dtype
     if _is_shape_and_type(given) and isinstance(given[0], Sequence) and all(map(_is_size, given[0])):
@@ -213,7 +227,7 @@ def _shape_of(given, what: str) -> tuple[tuple[int, ...], torch.dtype]:
     raise InvalidArgumentError(f"{what} of the batch is {given!r}; give a torch tensor or (shape, dtype), as ((8, 128), torch.int64)")
 
 
-def _resized(shape, batch_size, length) -> tuple[int, ...]:
+def _resized(shape: tuple[int, ...], batch_size: int | None, length: int | None) -> tuple[int, ...]:
     sizes = [s if wanted is None else wanted for s, wanted in zip(shape, (batch_size, length))]
     return (*sizes, *shape[2:])
 
@@ -224,7 +238,7 @@ def _resized(shape, batch_size, length) -> tuple[int, ...]:
 class _Case:
     """A model for batches of one shape: captured once, compiled for each optimizer."""
 
-    def __init__(self, model, inputs, lora_rank, lora_targets, precision):
+    def __init__(self, model: Any, inputs: list[tuple[str | None, tuple[int, ...], torch.dtype]], lora_rank: int, lora_targets: Sequence[str], precision: str | None):
         checked_precision(precision)
         if not _is_size(lora_rank) or lora_rank < 0:
             raise InvalidArgumentError(f"lora_rank is {lora_rank!r}; give a whole number, 0 for no adapters")
@@ -248,22 +262,23 @@ class _Case:
             self.captured = capture(module, args, kwargs)
         self.program = Program(self.captured, self.name)
 
-    def ask(self, optimizer, **options) -> Memory:
+    def ask(self, optimizer: Any, **options: Any) -> Memory:
         optimizer = as_optimizer(optimizer)
         optimizer.check_patterns(a.name for a in self.captured.named("parameter"))
         return forecast([(self.name, self.program.binary(optimizer))], must_be_planned=False, **options)
 
 
-def _made(model) -> nn.Module:
+def _made(model: Any) -> nn.Module:
     if isinstance(model, Module):
         raise InvalidArgumentError(f"{model.name} is compiled already; ask it by {model.name}.memory(budget)")
     if _is_config(model):
         try:
-            from transformers import AutoModelForCausalLM
+            from transformers import AutoModelForCausalLM  # type: ignore[import-not-found]  # optional
         except ImportError as error:
             raise InvalidArgumentError(f"a config of transformers was given, and transformers cannot be imported: {error}") from error
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(model).train()
+            made: nn.Module = AutoModelForCausalLM.from_config(model).train()
+            return made
     if callable(model) and not isinstance(model, nn.Module):
         try:
             with torch.device("meta"):
@@ -272,23 +287,23 @@ def _made(model) -> nn.Module:
             raise InvalidArgumentError(f"{getattr(model, '__name__', 'the function')}() made no model on PyTorch's meta device: "
                                        f"{type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
-        raise InvalidArgumentError(f"a {type(model).__name__} was given where a torch.nn.Module, a function that makes one, or a config "
+        raise InvalidArgumentError(f"{what_is(model)} was given where a torch.nn.Module, a function that makes one, or a config "
                                    "of transformers is wanted")
     return model
 
 
-def _is_config(model) -> bool:
+def _is_config(model: Any) -> bool:
     return not isinstance(model, (nn.Module, type)) and hasattr(model, "model_type") and hasattr(model, "to_dict")
 
 
 class _Loss(nn.Module):
     """The loss of a causal language model of transformers, which otherwise gives logits and a cache besides."""
 
-    def __init__(self, model):
+    def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids, labels):
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
         return self.model(input_ids=input_ids, labels=labels, use_cache=False).loss
 
 
@@ -297,7 +312,7 @@ def _with_loss(module: nn.Module) -> nn.Module:
     return _Loss(module) if transformers and isinstance(module, transformers.PreTrainedModel) else module
 
 
-def _arguments(module, inputs) -> tuple[tuple, dict]:
+def _arguments(module: nn.Module, inputs: list[tuple[str | None, tuple[int, ...], torch.dtype]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if inputs[0][0] == _TOKENS:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         required = [p for p in inspect.signature(module.forward).parameters.values() if p.kind in kinds and p.default is p.empty]
@@ -309,17 +324,17 @@ def _arguments(module, inputs) -> tuple[tuple, dict]:
 class _Adapter(nn.Module):
     """A layer, frozen, and a product of low rank beside it."""
 
-    def __init__(self, base, rank: int, columns: int, rows: int):
+    def __init__(self, base: nn.Module, rank: int, columns: int, rows: int):
         super().__init__()
         self.base = base
         self.down = nn.Linear(columns, rank, bias=False, dtype=base.weight.dtype)
         self.up = nn.Linear(rank, rows, bias=False, dtype=base.weight.dtype)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.base(x) + self.up(self.down(x)) * 2.0
 
 
-def _add_adapters(module, rank, targets, mode):
+def _add_adapters(module: nn.Module, rank: int, targets: Sequence[str], mode: FakeTensorMode) -> None:
     module.requires_grad_(False)
     # A Conv1D of transformers is a linear layer that keeps its weight the other way round.
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}

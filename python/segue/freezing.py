@@ -62,7 +62,7 @@ class Part:
             found[name] = plain._replace(rate_group=self.counts.index((plain.rate_group, self.missed.get(name, 0))))
         return found
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         return PART, self.optimizer.key(), tuple(sorted(self.roles.items())), self.counts, tuple(sorted(self.missed.items()))
 
 

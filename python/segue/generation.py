@@ -20,6 +20,7 @@ from . import _runtime
 from .compile_process import compile_text
 from .errors import InvalidArgumentError, UnsupportedError
 from .frontend import capture
+from .module import Module
 from .tensors import device as open_device, give, wrap
 
 
@@ -73,6 +74,8 @@ class Generator:
     """
 
     def __init__(self, model: nn.Module, cache: Sequence[torch.Tensor], *, rows: int = 1, chunk: int = 32, device: str = "cpu"):
+        if isinstance(model, Module):
+            raise InvalidArgumentError(f"{model.name} is compiled for one length, and a generator compiles for its own; give the torch.nn.Module that it was made of")
         if any(module.training for module in model.modules()):
             raise InvalidArgumentError("the model is in training mode, in which dropout and norms differ from call to call; call model.eval()")
         cache = list(cache)

@@ -8,8 +8,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def describe_binary(binary) -> str:
+if TYPE_CHECKING:
+    from . import _runtime
+
+
+def describe_binary(binary: "_runtime.Binary") -> str:
     """A few lines: programs with their signature, memory and commands, then kernels and sizes."""
     lines = [f"{binary.name}: {size_text(binary.bytes)}, {len(binary.kernels)} kernels"
              + "".join(f", {kind} {size_text(size)}" for kind, size in binary.segments)]
@@ -19,21 +24,29 @@ def describe_binary(binary) -> str:
     for program in binary.programs:
         if program.name.startswith("recompute."):
             continue  # parts of forward, for the runtime
-        roles: dict[str, list[int]] = {}
-        for value in program.inputs:
-            roles.setdefault(value.role, []).append(value.bytes)
-        inputs = ", ".join(f"{len(sizes)} {role} ({size_text(sum(sizes))})" for role, sizes in roles.items())
-        commands = ", ".join(f"{count} {kind}" for kind, count in program.command_counts.items())
         saved = sum(point.bytes for point in program.save_points if not point.aliases_input)
-        lines.append(f"  {program.name}: {inputs}")
-        lines.append(f"    commands: {commands or 'none'}")
+        lines.append(f"  {program.name}: {inputs_text(program)}")
+        lines.append(f"    commands: {command_text(program)}")
         lines.append(f"    arena {size_text(program.arena_bytes)} (at least {size_text(program.arena_lower_bound)})"
                      + (f", keeps {size_text(saved)} for backward" if saved else "")
                      + (f", matmuls {program.matmul_flops / 1e9:.2f} GFLOP" if program.matmul_flops else ""))
     return "\n".join(lines)
 
 
-def size_text(count: int) -> str:
+def inputs_text(program: "_runtime.Program") -> str:
+    """The inputs by role: ``4 parameter (160 B), 1 input (80 B)``."""
+    roles: dict[str, list[int]] = {}
+    for value in program.inputs:
+        roles.setdefault(value.role, []).append(value.bytes)
+    return ", ".join(f"{len(sizes)} {role} ({size_text(sum(sizes))})" for role, sizes in roles.items())
+
+
+def command_text(program: "_runtime.Program") -> str:
+    """How many commands there are of each kind: ``3 launch, 2 matmul``."""
+    return ", ".join(f"{count} {kind}" for kind, count in program.command_counts.items()) or "none"
+
+
+def size_text(count: float) -> str:
     """Bytes for people: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:

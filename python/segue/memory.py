@@ -13,14 +13,18 @@ certified: a run in `mode: planned` keeps to them on a device that has not one b
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from . import _runtime
+from .arguments import what_is
 from .errors import BudgetInfeasibleError, InvalidArgumentError
+from .inspection import size_text
+from .notebooks import grid
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step:
     """One step under one budget.
 
@@ -63,8 +67,15 @@ class Step:
     disk: dict[str, float] | None
     services: dict[str, dict[str, Any]]
 
+    def __repr__(self) -> str:
+        return f"Step({self.what}: peak {size_text(self.peak_bytes)}, {self.seconds * 1e3:.3g} ms, {self.link_text()})"
 
-@dataclass(frozen=True)
+    def link_text(self) -> str:
+        """What goes over the link: ``out 1.5 MiB, in 2.0 MiB``."""
+        return f"out {size_text(self.link['out_bytes'])}, in {size_text(self.link['in_bytes'])}"
+
+
+@dataclass(frozen=True, repr=False)
 class Memory:
     """The answer of `segue.fit`, `model.memory` and `trainer.memory`. Printing it gives the text of `segue-run fit`.
 
@@ -111,9 +122,25 @@ class Memory:
     def __str__(self) -> str:
         return self.text
 
+    def _verdict(self) -> str:
+        return f"{'fits' if self.fits else 'does not fit'} in {size_text(self.budget_bytes)}"
+
+    def __repr__(self) -> str:
+        found = self.plan if self.plan is not None else self.unconstrained
+        return (f"Memory({self._verdict()}: {found.what} takes {size_text(found.peak_bytes)}, smallest budget {size_text(self.smallest_budget_bytes)}"
+                + (f"; {self.why})" if self.why else ")"))
+
+    def _repr_html_(self) -> str:
+        steps = {id(step): step for step in (self.plan, self.unconstrained, self.smallest) if step is not None}
+        return grid(f"{self._verdict()}, smallest budget {size_text(self.smallest_budget_bytes)}" + (f": {self.why}" if self.why else ""),
+                    ("step", "peak", "in use at once", "ms", "added", "over the link"),
+                    ((step.what, size_text(step.peak_bytes), size_text(step.live_bytes), f"{step.seconds * 1e3:.3g}", f"{step.added:+.1%}", step.link_text())
+                     for step in steps.values())) + grid(
+            f"held at the smallest budget, in {self.set_by}", ("who", "holds"), ((owner, size_text(held)) for owner, held in self.held))
+
 
 def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | str | None, device: str,
-             clip_grad_norm: float = 0.0, tied=(), micro_batches: int = 1, seal: bool = False, must_be_planned: bool = True) -> Memory:
+             clip_grad_norm: float = 0.0, tied: Sequence[Sequence[tuple[str, str]]] = (), micro_batches: int = 1, seal: bool = False, must_be_planned: bool = True) -> Memory:
     """Plays steps of these modules in virtual time; see `Trainer.memory`.
 
     With `must_be_planned`, raises BudgetInfeasibleError for a budget that no plan keeps to.
@@ -136,8 +163,16 @@ def forecast(modules: Sequence[tuple[str, "_runtime.Binary"]], *, budget: int | 
     return memory
 
 
+def budget_bytes(budget: int | str) -> int:
+    """Bytes of a budget that something is to be done with. Raises InvalidArgumentError for none."""
+    found = parse_bytes(budget)
+    if not found:
+        raise InvalidArgumentError(f"the budget is {budget!r}, in which nothing can be held; memory() tells the smallest one")
+    return found
+
+
 def parse_bytes(quantity: int | str) -> int:
     """Bytes of a number, or of a text such as ``512MiB`` or ``1.5 GB``, which the specs of devices and segue-run read alike."""
-    if isinstance(quantity, bool) or not isinstance(quantity, (int, str)):
-        raise InvalidArgumentError(f"a budget is bytes or a text such as '512MiB'; a {type(quantity).__name__} was given")
-    return _runtime.parse_bytes(str(quantity))
+    if isinstance(quantity, bool) or not (isinstance(quantity, str) or hasattr(quantity, "__index__")):
+        raise InvalidArgumentError(f"a budget is a whole number of bytes or a text such as '512MiB' or '1.5GB'; {what_is(quantity)} was given")
+    return _runtime.parse_bytes(quantity if isinstance(quantity, str) else str(operator.index(quantity)))

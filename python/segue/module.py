@@ -14,13 +14,14 @@ opaque token, backward runs `@backward` with it.
 
 from __future__ import annotations
 
+import contextlib
 import inspect as _inspect
 import logging
 import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -33,13 +34,14 @@ from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
 from .cubins import checked_cubin, ptxas_for
 from .errors import InvalidArgumentError, LayoutMismatchError, MissingWeightError
-from .freezing import PART
+from .freezing import PART, Part
 from .frontend import Captured, capture
 from .frontend.autocast import Around
 from .frontend.padding import Padding
 from .frontend.signature import Constant, positional
+from .frontend.writer import ELEMENT_TYPES
 from .memory import Memory, forecast
-from .again import Again, transform_around, warn_of
+from .notebooks import binary as show_binary, facts
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
 from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, spec_for, stream_of, wrap
@@ -69,7 +71,14 @@ class Program:
         self._bytes: dict[tuple[str, str], bytes] = {}  # by target, and by optimizer and statistics
         self._forget()
 
-    def _forget(self):
+    def __repr__(self) -> str:
+        return f"<variant of {self.name} for {self.shapes()}>"
+
+    def shapes(self) -> str:
+        """The inputs that it is for: ``x: f32[8,4], y: f32[8,2]``."""
+        return ", ".join(f"{a.name}: {ELEMENT_TYPES[a.dtype]}[{','.join(map(str, a.shape))}]" for a in self.captured.named("input")) or "no inputs"
+
+    def _forget(self) -> None:
         """Forgets what is made from the rest, and no copy has."""
         self._binaries: dict[tuple[str, str], _runtime.Binary] = {}
         self._module: _runtime.Module | None = None
@@ -77,11 +86,11 @@ class Program:
         self._making = threading.RLock()
         self._is_verified = False
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         made = ("_binaries", "_module", "_weight_names", "_making", "_is_verified")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
@@ -94,7 +103,7 @@ class Program:
                              training=self.captured.differentiable)
         self._is_verified = True
 
-    def binary(self, optimizer: Optimizer | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
+    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
         """The binary with this optimizer, with kernels for the device `on`, or for processors; made at the first call.
 
         `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
@@ -108,6 +117,10 @@ class Program:
                     self._bytes[key] = self._make(optimizer, statistics, target)
                 self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
             return self._binaries[key]
+
+    def made(self) -> list["_runtime.Binary"]:
+        """The binaries that are there already."""
+        return list(self._binaries.values())
 
     def portable(self, optimizer: Optimizer | None, on: "_runtime.Device") -> bytes:
         """The bytes of a file for every machine: unlike `binary`, with kernels for each instruction set, and for `on` where that is a GPU."""
@@ -136,7 +149,7 @@ class Program:
             self._weight_names = tuple(v.name for v in (*module.parameters, *module.frozen))
         return self._weight_names
 
-    def _make(self, optimizer: Optimizer | None, statistics: str, target: str) -> bytes:
+    def _make(self, optimizer: Optimizer | Part | None, statistics: str, target: str) -> bytes:
         roles = {} if optimizer is None else optimizer.roles
         parameters = [a.name for a in self.captured.arguments if roles.get(a.name, a.role) == "parameter"]
         settings = optimizer.settings(parameters) if optimizer is not None else {}
@@ -152,28 +165,35 @@ class LoadedProgram(Program):
     """The variant of a module that came from a file."""
 
     def __init__(self, binary: "_runtime.Binary", name: str):
-        self.captured = None
+        self.captured = None  # type: ignore[assignment]  # a file has no graph
         self.name = name
         self._loaded = binary
         self._module = None
         self._weight_names = None
 
-    def verify(self, tensors, weights):
+    def shapes(self) -> str:
+        forward = next(p for p in self._loaded.programs if p.name in ("forward", "inference"))
+        return ", ".join(f"{v.name}: {v.element}[{','.join(map(str, v.shape))}]" for v in forward.inputs if v.role == "input") or "no inputs"
+
+    def verify(self, tensors: dict[str, Any], weights: "_Weights") -> None:
         raise InvalidArgumentError(f"{self.name} came from a file, which has no graph to interpret; "
                                    f"unset {verify.VARIABLE}, or compile the module again")
 
-    def binary(self, optimizer, statistics="", on=None):
+    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
         # The program that updates parameters: of its own, or backward.
         updating = next((p for p in self._loaded.programs if p.name in ("optimizer", "backward")
                          and any(v.role == "parameter" for v in p.outputs)), None)
         if optimizer is not None and updating is None:
             raise InvalidArgumentError(
                 f"{self.name} was compiled without an optimizer; pass one to segue.compile before saving it")
-        if optimizer is not None:
+        if isinstance(optimizer, Optimizer) and updating is not None:
             optimizer.check_built(dict(self._loaded.options), [v.name for v in updating.outputs if v.role == "parameter"], self.name)
         return self._loaded
 
-    def module(self, on, optimizer):
+    def made(self) -> list["_runtime.Binary"]:
+        return [self._loaded]
+
+    def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
         if self._module is None:
             self._module = _runtime.Module(on, self._loaded, self.name)
         return self._module
@@ -190,7 +210,7 @@ def _gives_all_gradients(optimizer_key: str) -> bool:
     return not any(mark in optimizer_key for mark in ("in-backward", PART))
 
 
-def _optimizer_key(optimizer: Optimizer | None) -> str:
+def _optimizer_key(optimizer: Optimizer | Part | None) -> str:
     return "" if optimizer is None else repr(optimizer.key())
 
 
@@ -200,7 +220,19 @@ class Module(nn.Module):
     It shares parameters, buffers and submodules with the PyTorch module that it
     was made of: names, `state_dict`, `train` and `eval`, and any optimizer
     over its parameters work as before. Made by `segue.compile` and `segue.load`.
+
+    Attributes
+    ----------
+    name : str
+        In messages, and as prefix of parameters.
+    optimizer, max_variants, stitch_hints, frozen_storage, l1_bytes, cubin, precision
+        As `segue.compile` was given them.
+    bucketing
+        What pads calls, where there are buckets.
     """
+
+    _source: nn.Module  # which is no submodule, as its own are
+    _primary: Program  # of the example
 
     def __init__(self, source: nn.Module, *, name: str, device: str, optimizer: Optimizer | None, max_variants: int,
                  stitch_hints: str = "", frozen_storage: str = "", l1_bytes: int = 0, cubin: str = "auto",
@@ -221,10 +253,10 @@ class Module(nn.Module):
         self.precision = checked_precision(precision)
         self._spec, self._wanted_budget = device, budget
         self.bucketing = None if buckets is None else Bucketing(buckets, source, name)
-        self._primary: Program | None = None
+        self._primary = None  # type: ignore[assignment]  # until the example is captured
         self._set_up()
 
-    def _set_up(self):
+    def _set_up(self) -> None:
         """Sets up what hangs on the rest, and a copy gets anew."""
         self._device, self._budget = device_and_budget(self._spec, self._wanted_budget)
         self._selecting = threading.RLock()
@@ -235,7 +267,7 @@ class Module(nn.Module):
 
     # --- calls ----------------------------------------------------------------------
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         if (transform := transform_around(args, kwargs)) is not None:
             warn_of(self.name, transform)
             with self._entered_precision():
@@ -253,19 +285,19 @@ class Module(nn.Module):
             kind = "torch there" if kind == "torch" else kind  # of a scalar, which may lie on the CPU
         with Order(self._device) as order:
             results = self._run(program, module, tensors, self._weights.values(named, order), kind, order)
-        if length is not None:
+        if length is not None and program.padding is not None:
             results = [program.padding.cut(i, r, length) for i, r in enumerate(results)]
         return self._assemble(program, results)
 
-    def _entered_precision(self):
+    def _entered_precision(self) -> contextlib.AbstractContextManager[Any]:
         return entered_precision(self.precision, "cpu" if self.precision is None else self._weights.place.type)
 
-    def _select(self, args, kwargs) -> tuple[Program, dict[str, Any], str]:
+    def _select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
         with self._entered_precision():
             return self._select_as_it_is(args, kwargs)
 
-    def _select_as_it_is(self, args, kwargs):
+    def _select_as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], str]:
         args, kwargs = positional(self._signature, args, kwargs)
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         tensors = [x for x in flat if is_tensor(x)]
@@ -280,7 +312,7 @@ class Module(nn.Module):
         names = program.captured.structure.input_names()
         return program, dict(zip(names, tensors)), kind_of(tensors[0]) if tensors else "torch"
 
-    def _new_variant(self, key, args, kwargs) -> Program:
+    def _new_variant(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         example = lambda x: _example(x, self._weights.place) if is_tensor(x) else x  # noqa: E731
         args, kwargs = pytree.tree_map(example, args), pytree.tree_map(example, kwargs)
         self._require_place(args, kwargs)
@@ -290,8 +322,9 @@ class Module(nn.Module):
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
         padding = None
 
-        def look(exported):
+        def look(exported: Any) -> None:
             nonlocal padding
+            assert self.bucketing is not None
             padding = self.bucketing.padding(args, kwargs, exported)
 
         bare, args, kwargs = to_capture(self._source, tuple(args), kwargs)
@@ -303,13 +336,13 @@ class Module(nn.Module):
             self._variants.popitem(last=False)
         return program
 
-    def _require_place(self, args, kwargs) -> None:
+    def _require_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Checks that an example lies where the weights and the device are. Raises InvalidArgumentError."""
         leaves, _ = pytree.tree_flatten_with_path(dict(self._signature.bind(*args, **kwargs).arguments))
-        named = [(path[0].key + pytree.keystr(path[1:]), x) for path, x in leaves]
+        named = [(path[0].key + pytree.keystr(path[1:]), x) for path, x in leaves]  # type: ignore[attr-defined]  # of a dictionary
         require_on(self._device.name, (*self._weights.everything(), *named), self.name, together=True)
 
-    def _run(self, program, module, tensors, weights, kind, order) -> list:
+    def _run(self, program: Program, module: "_runtime.Module", tensors: dict[str, Any], weights: "_Values", kind: str, order: Order) -> list[Any]:
         hypers = self._hypers(module)
         if kind.startswith("torch") and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
@@ -321,14 +354,14 @@ class Module(nn.Module):
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, order) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
 
-    def _hypers(self, module) -> dict:
+    def _hypers(self, module: "_runtime.Module") -> dict[str, Any]:
         """Random state: a new seed per call from torch's generator, so that torch.manual_seed counts."""
         if not module.hypers:
             return {}
         seed = int(torch.randint(0, 2**62, ()).item())
         return {"seed": _runtime.Tensor.scalar_i64(self._device, seed), "step": _runtime.Tensor.scalar_i64(self._device, 0)}
 
-    def _assemble(self, program, results):
+    def _assemble(self, program: Program, results: list[Any]) -> Any:
         return program.captured.structure.unflatten(results)
 
     def to_precision(self, precision: str) -> "Module":
@@ -337,7 +370,7 @@ class Module(nn.Module):
             return self
         primary, self.precision = self._primary, precision
         self._variants.clear()
-        self._primary = None
+        self._primary = None  # type: ignore[assignment]  # for so long
         self._primary = self._captured_again(primary, {}, primary.modes)
         return self
 
@@ -377,7 +410,7 @@ class Module(nn.Module):
         """The graph in the `segue` dialect, as the compiler gets it."""
         return self._primary.captured.text
 
-    def save(self, path: str | os.PathLike, *, weights: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
         """Writes the binary of the example's variant; with `weights`, a safetensors file beside it.
 
         The file has kernels for every processor that Segue knows, and for GPUs of the compute capability of `device`, and later
@@ -450,16 +483,16 @@ class Module(nn.Module):
 
     # --- copies -----------------------------------------------------------------------------------
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy`, `pickle` and `torch.save`: the PyTorch module and the code that was made, which is not made again."""
-        programs = list(dict.fromkeys((*self._variants.values(), *([self._primary] if self._primary else []))))
+        programs = list(dict.fromkeys((*self._variants.values(), self._primary)))
         state = {name: value for name, value in self.__dict__.items() if name not in _MADE}
         state["_programs"] = programs
         state["_keys"] = [(key, programs.index(program)) for key, program in self._variants.items()]
-        state["_first"] = programs.index(self._primary) if self._primary else None
+        state["_first"] = programs.index(self._primary)
         return state
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         programs, keys, first = state.pop("_programs"), state.pop("_keys"), state.pop("_first")
         super().__setstate__(state)
@@ -468,7 +501,7 @@ class Module(nn.Module):
             own[shared] = source.__dict__[shared]
         self._set_up()
         self._variants.update((key, programs[index]) for key, index in keys)
-        self._primary = None if first is None else programs[first]
+        self._primary = programs[first]
 
     # --- as a PyTorch module --------------------------------------------------------------------
 
@@ -478,7 +511,16 @@ class Module(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return f"compiled, {len(self._variants)} variants"
+        count = len(self._variants)
+        return f"compiled for {self._device.name}, {self._primary.shapes()}" + (f" and {count - 1} more" if count > 1 else "")
+
+    def _repr_html_(self) -> str:
+        known = [self._primary, *(program for program in self._variants.values() if program is not self._primary)]
+        made = next((binary for program in known for binary in program.made()), None)
+        return facts(f"{self.name}, compiled", (
+            ("device", self._device.name), ("precision", self.precision), ("for", "; ".join(program.shapes() for program in known)),
+            ("parameters", f"{sum(p.numel() for p in self._source.parameters()):,}"),
+        )) + ("" if made is None else show_binary(made))
 
 
 class LoadedModule(Module):
@@ -491,7 +533,7 @@ class LoadedModule(Module):
         self._primary = LoadedProgram(binary, name)
         self._missing = {v.name for v in (*module.parameters, *module.frozen)}
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._missing:
             names = sorted(self._missing)
             raise MissingWeightError(
@@ -499,30 +541,30 @@ class LoadedModule(Module):
                 "pass weights= to segue.load, or call load_state_dict", report={"names": names})
         return super().forward(*args, **kwargs)
 
-    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         result = super().load_state_dict(state_dict, strict=strict, assign=assign)
         self._missing -= set(state_dict)
         return result
 
-    def save(self, path, *, weights=False):
+    def save(self, path: str | os.PathLike[str], *, weights: bool = False) -> None:
         raise InvalidArgumentError(f"{self.name} came from a file already; copy that file")
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         raise InvalidArgumentError(f"{self.name} came from a .segue file, which a pickle or a copy does not carry: save its state_dict(), "
                                    "and segue.load the file again with it as weights")
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         raise InvalidArgumentError("a module of a .segue file is made by segue.load")
 
     @property
     def mlir(self) -> str:
         raise InvalidArgumentError(f"{self.name} came from a file; only the binary is there")
 
-    def to_precision(self, precision):
+    def to_precision(self, precision: str) -> "Module":
         raise InvalidArgumentError(f"{self.name} came from a file, which has the precision that it was compiled in; compile the module "
                                    f"with precision={precision!r}")
 
-    def _select(self, args, kwargs):
+    def _select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], str]:
         inputs = self._primary.module(self._device, None).inputs
         names = [v.name for v in inputs]
         tensors = dict(zip(names, args))
@@ -539,7 +581,7 @@ class LoadedModule(Module):
         ordered = {n: tensors[n] for n in names}
         return self._primary, ordered, kind_of(next(iter(ordered.values()))) if ordered else "torch"
 
-    def _assemble(self, program, results):
+    def _assemble(self, program: Program, results: list[Any]) -> Any:
         names = [v.name for v in program.module(self._device, None).outputs]
         if len(results) == 1:
             return results[0]
@@ -554,7 +596,7 @@ class _Weights:
     def __init__(self, source: nn.Module, on: "_runtime.Device"):
         self._source, self._device = source, on
         self._owners: dict[str, tuple[nn.Module, str]] = {}
-        self._wrapped: dict[str, tuple] = {}
+        self._wrapped: dict[str, tuple[Any, Any, Any, "_runtime.Tensor"]] = {}
         self._all = [(m, n) for m in source.modules() for n in (*m._parameters, *m._buffers)]
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -563,7 +605,7 @@ class _Weights:
             self._owners[name] = (self._source.get_submodule(path), local)
         owner, local = self._owners[name]
         found = owner._parameters.get(local)
-        return found if found is not None else owner._buffers[local]
+        return found if found is not None else owner.get_buffer(local)
 
     @property
     def place(self) -> torch.device:
@@ -574,14 +616,14 @@ class _Weights:
         """Parameters and buffers with their names."""
         return [*self._source.named_parameters(), *self._source.named_buffers()]
 
-    def _tensors(self):
+    def _tensors(self) -> Iterator[torch.Tensor]:
         found = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
         return (t for t in found if t is not None)
 
-    def named(self, names) -> dict[str, torch.Tensor]:
+    def named(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         return {n: self.tensor(n) for n in names}
 
-    def state(self) -> tuple:
+    def state(self) -> tuple[Any, ...]:
         """Returns what of the weights decides the variant: which are trained, and their types."""
         return tuple((t.requires_grad, t.dtype) for t in self._tensors())
 
@@ -610,14 +652,15 @@ class _Weights:
 
 class _Values:
 
-    def __init__(self, wrapped, trained, frozen):
+    def __init__(self, wrapped: "dict[str, _runtime.Tensor]", trained: dict[str, torch.Tensor], frozen: list[torch.Tensor]):
         self.wrapped, self.trained, self.frozen = wrapped, trained, frozen
 
 
 class _Call:
     """The things that one call of `_Stitched` needs besides its tensors."""
 
-    def __init__(self, module, on, names, others, frozen, budget, again, kind, order):
+    def __init__(self, module: "_runtime.Module", on: "_runtime.Device", names: list[str], others: "dict[str, _runtime.Tensor]", frozen: list[torch.Tensor],
+                 budget: Any, again: Again, kind: str, order: Order):
         self.module, self.device, self.names, self.others = module, on, names, others
         self.again = again  # for backwards that are to be differentiated
         self.frozen = frozen
@@ -630,7 +673,7 @@ class _Stitched(torch.autograd.Function):
     """A compiled module in PyTorch's graph: the saved values are one token of the runtime."""
 
     @staticmethod
-    def forward(ctx, call: _Call, *tensors):
+    def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
         values = dict(call.others)
         for name, tensor in zip(call.names, tensors):
             if name not in values:
@@ -650,7 +693,7 @@ class _Stitched(torch.autograd.Function):
         return results
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
         saved = ctx.saved_tensors  # raises if one was changed, or the graph freed
         if torch.is_grad_enabled():  # create_graph=True
@@ -668,7 +711,7 @@ class _Stitched(torch.autograd.Function):
         return None, *answer
 
 
-def _example(x, place: torch.device) -> torch.Tensor:
+def _example(x: Any, place: torch.device) -> torch.Tensor:
     """A tensor of the shape and type of what was given; values do not matter to a graph of static shapes."""
     if isinstance(x, torch.Tensor):
         return x
@@ -687,7 +730,7 @@ def _holder(module: "_runtime.Module") -> nn.Module:
         for part in path:
             if part not in owner._modules:
                 owner.add_module(part, nn.Module())
-            owner = owner._modules[part]
+            owner = owner.get_submodule(part)
         tensor = torch.zeros(tuple(value.shape), dtype=TORCH_OF_ELEMENT[value.element])
         if value.role == "parameter":
             owner.register_parameter(local, nn.Parameter(tensor))
@@ -696,7 +739,7 @@ def _holder(module: "_runtime.Module") -> nn.Module:
     return root
 
 
-def save_tensors(path: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> None:
+def save_tensors(path: str | os.PathLike[str], tensors: dict[str, torch.Tensor]) -> None:
     """Writes a safetensors file, whole or not at all; a link stays a link.
 
     Raises

@@ -12,16 +12,24 @@ An optimizer here is a description: its constants are compiled into the
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Callable, ClassVar, Iterable, Mapping, NamedTuple, Sequence, Union
 
+from .arguments import at_least_0, names_keywords, what_is
 from .errors import InvalidArgumentError
 
 #: A learning rate: a number, or a function of the step, which is 0 at the first.
 LearningRate = Union[float, Callable[[int], float]]
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    """Raises InvalidArgumentError for what is neither a rate nor a function of the step."""
+    if not callable(rate):
+        at_least_0(name, rate)
 
 
 @dataclass(frozen=True, init=False)
@@ -53,9 +61,11 @@ class Group:
             raise InvalidArgumentError(f"a group has the patterns {patterns!r}; give names of parameters, or patterns such as '*.bias'")
         if weight_decay is not None and not 0 <= weight_decay < math.inf:
             raise InvalidArgumentError(f"weight_decay of a group is {weight_decay!r}; it must be 0 or more, and finite")
+        if lr is not None:
+            _check_rate("lr of a group", lr)
         if optimizer is not None:
             if not isinstance(optimizer, Optimizer):
-                raise InvalidArgumentError(f"the optimizer of a group is a {type(optimizer).__name__}; give segue.AdamW(...) or another of its kind")
+                raise InvalidArgumentError(f"the optimizer of a group is {what_is(optimizer)}; give segue.AdamW(...) or another of its kind")
             if optimizer.groups or optimizer.in_backward or optimizer.in_forward or optimizer.clip_grad_value is not None or optimizer.ema_decay is not None:
                 raise InvalidArgumentError("the optimizer of a group has groups, clip_grad_value, ema_decay, in_backward or in_forward, which are said by the "
                                            "optimizer that the group belongs to")
@@ -109,10 +119,11 @@ class Optimizer:
     kind = ""
     roles: ClassVar[Mapping[str, str]] = {}  # of parameters, other than they were captured with
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        _check_rate(f"lr of {type(self).__name__}", self.lr)
         for group in self.groups:
             if not isinstance(group, Group):
-                raise InvalidArgumentError(f"a group is a {type(group).__name__}; give segue.Group('*.bias', weight_decay=0.0)")
+                raise InvalidArgumentError(f"a group is {what_is(group)}; give segue.Group('*.bias', weight_decay=0.0)")
         object.__setattr__(self, "groups", tuple(self.groups))
         if self.clip_grad_value is not None and not 0 < self.clip_grad_value < math.inf:
             raise InvalidArgumentError(f"clip_grad_value is {self.clip_grad_value!r}; it must be above 0, and finite")
@@ -148,7 +159,7 @@ class Optimizer:
     def rates(self, step: int) -> list[float]:
         """The learning rates of step `step`, 0 being the first: of the optimizer, then of each group that has one."""
         own = (group.rate for group in self.groups if group.rate is not None)
-        return [float(lr(step) if callable(lr) else lr) for lr in (self.lr, *own)]
+        return [at_least_0(f"the learning rate of step {step}", lr(step)) if callable(lr) else float(lr) for lr in (self.lr, *own)]
 
     def constants(self) -> dict[str, float | bool]:
         """The constants that the compiler builds in, by the names of the rule of this kind (`OptimizerRules.cpp`)."""
@@ -164,7 +175,7 @@ class Optimizer:
         found["decay"] = float(self.weight_decay)
         for name, value, default in (("clip-value", self.clip_grad_value, None), ("ema", self.ema_decay, None),
                                      ("state-bits", self.state_bits, 32)):
-            if value != default:
+            if value is not None and value != default:
                 found[name] = float(value)
         return found
 
@@ -186,7 +197,7 @@ class Optimizer:
                                        "" if group.optimizer is None else group.optimizer.spec(**common))
         return found
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """Equal keys make equal programs of a module."""
         return self.spec(), tuple((group.patterns, group.rate is not None, group.weight_decay,
                                    "" if group.optimizer is None else group.optimizer.spec()) for group in self.groups)
@@ -371,7 +382,7 @@ class Adafactor(Optimizer):
     def _has_codes(self) -> bool:
         return False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.beta2_decay > 0 or self.d < 1:
             raise InvalidArgumentError(f"Adafactor has beta2_decay={self.beta2_decay!r} and d={self.d!r}; they must be 0 or less, and 1 or more")
@@ -390,7 +401,7 @@ class SGD(Optimizer):
     def _has_codes(self) -> bool:
         return self.momentum > 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InvalidArgumentError("nesterov needs a momentum above 0 and no dampening")
@@ -418,7 +429,7 @@ class Muon(Optimizer):
 
     kind = "muon"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.ns_coefficients) != 3 or not all(map(math.isfinite, self.ns_coefficients)):
             raise InvalidArgumentError(f"ns_coefficients of Muon are {self.ns_coefficients!r}; they are three finite numbers")
@@ -434,6 +445,23 @@ class Muon(Optimizer):
 
 #: The optimizers by what the compiler calls them.
 OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD, Muon)}
+
+
+def _takes_no_parameters(init: Callable[..., None]) -> Callable[..., None]:
+    """Has an optimizer that is given parameters first, as those of PyTorch are, say that ours are given none."""
+
+    @functools.wraps(init)
+    def call(self: Optimizer, *args: Any, **given: Any) -> None:
+        if args and isinstance(args[0], Iterable) and not isinstance(args[0], str):
+            raise InvalidArgumentError(f"{type(self).__name__} was given {what_is(args[0])} first; optimizers of segue are given no parameters, which the trainer "
+                                       f"knows: segue.{type(self).__name__}(lr=...)")
+        init(self, *args, **given)
+
+    return call
+
+
+for _class in OPTIMIZERS.values():
+    _class.__init__ = _takes_no_parameters(names_keywords(_class.__init__))  # type: ignore[method-assign]  # which dataclass has made
 
 
 def _parsed(spec: str) -> tuple[str, dict[str, Any]]:

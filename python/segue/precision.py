@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ def checked_precision(precision: str | None) -> str | None:
     return precision
 
 
-def entered_precision(precision: str | None, place: str = "cpu"):
+def entered_precision(precision: str | None, place: str = "cpu") -> contextlib.AbstractContextManager[Any]:
     """A context for capturing what has its tensors on the ``cpu`` or in ``cuda``: None leaves the autocast around it."""
     if precision is None:
         return contextlib.nullcontext()

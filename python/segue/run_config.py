@@ -15,7 +15,7 @@ from typing import Any, Mapping
 from .errors import ConfigError
 
 
-def statistics_of(config: str | os.PathLike | Mapping[str, Any] | None) -> str:
+def statistics_of(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> str:
     """What Selective Precision, where the config has it, is to know of gradients: "block", "layer" or nothing."""
     if config is None:
         return ""

@@ -21,7 +21,7 @@ def _cosine(begin: float, end: float, progress: float) -> float:
     return end + (begin - end) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def _warmed_up(lr: float, steps: int, warmup: int, later: Schedule) -> Schedule:
+def _warmed_up(lr: float, steps: int, warmup: int, later: Callable[[float], float]) -> Schedule:
     """A linear rise over `warmup` steps, then `later` of the progress from there to `steps`."""
 
     def rate(step: int) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 
 from . import _runtime
 from .buckets import Bucketing
-from .errors import ExportError, InvalidArgumentError, UnsupportedError
+from .errors import ExportError, InvalidArgumentError, LayoutMismatchError, UnsupportedError
 from .module import LoadedModule, Module, Program
 from .tensors import describe, is_tensor
 
@@ -34,8 +34,8 @@ class Sizes:
                  binary_of: Callable[[str, Program], "_runtime.Binary"]):
         self._modules, self._session, self._device, self._binary_of = modules, session, device, binary_of
         self._most = min(m.max_variants for m in modules.values())
-        self._known: dict[tuple, Program] = {}  # the last module's, by the shapes of a batch and whether it is of evaluations
-        self._first = None
+        self._known: dict[tuple[Any, ...], Program] = {}  # the last module's, by the shapes of a batch and whether it is of evaluations
+        self._first: dict[str, Any] | None = None
         self._has_dropout = False
         if not any(isinstance(m, LoadedModule) for m in modules.values()):  # a file holds one variant
             captured = [m._primary.captured for m in modules.values()]
@@ -68,11 +68,12 @@ class Sizes:
         key = self._key(batch)
         program = self._known.get((self._has_dropout, key)) or self._known.get((False, key)) or list(self._modules.values())[-1]._primary
         names = [r.name for r in program.captured.results]
+        assert program.padding is not None  # the batch was padded for it
         return {name: program.padding.cut(names.index(name), tensor, length) for name, tensor in outputs.items()}
 
-    def _key(self, batch: Mapping[str, Any]) -> tuple:
+    def _key(self, batch: Mapping[str, Any]) -> tuple[Any, ...]:
         """The shapes of what the batch has of the modules' inputs."""
-        return tuple(sorted((name, describe(tensor)[0]) for name, tensor in batch.items() if is_tensor(tensor) and name in self._first))
+        return tuple(sorted((name, describe(tensor)[0]) for name, tensor in batch.items() if is_tensor(tensor) and name in (self._first or {})))
 
     def forget(self) -> None:
         """The session has dropped them."""
@@ -111,8 +112,11 @@ class Sizes:
                 "already (max_variants of segue.compile); pad batches to fewer lengths")
         try:
             programs = self._programs(shapes, is_apart)
-        except ExportError:
-            return
+        except ExportError as error:
+            given_ones = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+            first_ones = ", ".join(f"{name}: {list(self._first[name].shape)}" for name in shapes)
+            raise LayoutMismatchError(f"LAYOUT_MISMATCH: the batch has {given_ones}; the modules were compiled for {first_ones}, and cannot be compiled for the "
+                                      f"batch: {error}") from error
         try:
             binaries = [(name, program.binary(None, on=self._device) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
             self._session.add_sizes(binaries, is_apart)
@@ -122,9 +126,10 @@ class Sizes:
             log.warning("evaluating with dropout as in training: Selective Precision has measured the programs of one set, which has it")
         self._known[key] = list(programs.values())[-1]
 
-    def _programs(self, shapes: dict[str, tuple], evaluates: bool) -> dict[str, Program]:
+    def _programs(self, shapes: dict[str, tuple[Any, ...]], evaluates: bool) -> dict[str, Program]:
         """Of each module; an input that another one gives has the shape that this has now."""
-        programs, made = {}, {}  # shapes that results had, and have
+        programs: dict[str, Program] = {}
+        made: dict[tuple[Any, ...], Any] = {}  # shapes that results have, by those that they had
         for name, module in self._modules.items():
             inputs = {a.name: shapes.get(a.name) or made.get((tuple(a.shape), a.dtype), a.shape)
                       for a in module._primary.captured.named("input")}

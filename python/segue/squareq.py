@@ -17,7 +17,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
 
@@ -50,10 +50,10 @@ class LoadReport:
     unchanged: tuple[str, ...]
     unused: tuple[str, ...]
     notes: tuple[str, ...]
-    telemetry: dict
+    telemetry: dict[str, Any]
 
 
-def load(model: torch.nn.Module, slab: str | os.PathLike, *, checkpoint: str | os.PathLike | None = None,
+def load(model: torch.nn.Module, slab: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] | None = None,
          verify: str = "open", aliases: Sequence[tuple[str, str]] = ()) -> LoadReport:
     """Puts the values of a slab, dequantised, into the parameters of a model, in place.
 
@@ -111,7 +111,7 @@ def load(model: torch.nn.Module, slab: str | os.PathLike, *, checkpoint: str | o
                       notes=tuple(opened.notes), telemetry=json.loads(server.telemetry()))
 
 
-def path_of(slab: str | os.PathLike) -> Path:
+def path_of(slab: str | os.PathLike[str]) -> Path:
     """``base`` and ``base.safetensors`` name the same slab."""
     path = Path(slab)
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
@@ -126,7 +126,7 @@ def _kept(manifest: Path) -> set[str]:
     return set(kept) if isinstance(kept, dict) else set()
 
 
-def _read_checkpoint(path, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _read_checkpoint(path: str | os.PathLike[str] | None, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if path is None:
         return {}
     from safetensors import safe_open

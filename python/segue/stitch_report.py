@@ -34,9 +34,10 @@ class StitchReport:
         """Edges with ``producer`` (none: from outside), ``consumer``, ``elided``, ``converted``, ``cache_hits``, bytes of each;
         ``packed``: of the elided, those that the producer laid in tiles or rows by a copy of its own;
         ``from`` and ``to`` layout where something was converted. Most converted bytes first."""
-        return json.loads(self._report.json())["edges"]
+        edges: list[dict[str, Any]] = json.loads(self._report.json())["edges"]
+        return edges
 
-    def write_hints(self, path: str | os.PathLike) -> None:
+    def write_hints(self, path: str | os.PathLike[str]) -> None:
         """Writes `stitch_hints.json` for the compiler: the edges that copied, with the layouts that would not.
 
         Raises
@@ -49,6 +50,10 @@ class StitchReport:
     def reset(self) -> None:
         """Forgets what was counted."""
         self._report.reset()
+
+    def __repr__(self) -> str:
+        edges = self.edges
+        return f"StitchReport({self.steps} steps, {len(edges)} edges, {sum(edge['converted'] for edge in edges)} inputs converted)"
 
     def __str__(self) -> str:
         return self._report.table()

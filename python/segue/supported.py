@@ -21,7 +21,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
@@ -29,6 +29,7 @@ from .dynamo.decompositions import decompositions
 from .frontend import lacking
 from .frontend.ops import OPS
 from .frontend.ops.table import Unsupported
+from .notebooks import grid
 
 LOWERED, DECOMPOSED, LACKING = "lowered", "decomposed", "lacking"
 
@@ -62,7 +63,7 @@ class Operator:
     reason: str = ""
 
 
-class Operators(Mapping):
+class Operators(Mapping[str, Operator]):
     """Operators by their names, in order."""
 
     def __init__(self, operators: dict[str, Operator]):
@@ -81,13 +82,22 @@ class Operators(Mapping):
         """Those that are "lowered", "decomposed" or "lacking"."""
         return [o for o in self.values() if o.how == how]
 
+    def _counts(self) -> str:
+        return ", ".join(f"{len(self.that_are(how))} {how}" for how in (LOWERED, DECOMPOSED, LACKING))
+
+    def __repr__(self) -> str:
+        return f"Operators({len(self)}: {self._counts()})"
+
+    def _repr_html_(self) -> str:
+        return grid(f"{len(self)} operators: {self._counts()}", ("operator", "what becomes of it", "refuses, or why not"), (
+            (operator.name, operator.how, "; ".join(operator.limits) or operator.reason) for operator in self.values()))
+
     def __str__(self) -> str:
         lines = []
         for operator in self.values():
             more = "; ".join(operator.limits) if operator.limits else operator.reason
             lines.append(f"{operator.name}: {operator.how}" + (f"; refuses {more}" if operator.limits else f": {more}" if more else ""))
-        counts = ", ".join(f"{len(self.that_are(how))} {how}" for how in (LOWERED, DECOMPOSED, LACKING))
-        return "\n".join([*lines, f"{len(self)} operators: {counts}"])
+        return "\n".join([*lines, f"{len(self)} operators: {self._counts()}"])
 
 
 def supported_ops(part: str = "") -> Operators:
@@ -108,7 +118,7 @@ def _all() -> dict[str, Operator]:
     return {name: _operator(name, known.get(name), apart) for name in sorted({*known, *OPS})}
 
 
-def _operator(name: str, overload, apart: set[str]) -> Operator:
+def _operator(name: str, overload: Any, apart: set[str]) -> Operator:
     if name in OPS:
         return Operator(name, LOWERED, limits_of(OPS[name]))
     why = lacking.reason(overload)
@@ -117,7 +127,7 @@ def _operator(name: str, overload, apart: set[str]) -> Operator:
     return Operator(name, LACKING, reason=why)
 
 
-def _has_kernel(overload, key: str) -> bool:
+def _has_kernel(overload: Any, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), key)
 
 
@@ -143,14 +153,14 @@ def _of_pytorch() -> Iterator[torch._ops.OpOverload]:
 # --- limits: the refusals in the code of a lowering -------------------------------------------
 
 
-def limits_of(lowering: Callable) -> tuple[str, ...]:
+def limits_of(lowering: Callable[..., Any]) -> tuple[str, ...]:
     """What a lowering, or a function that it calls, may raise `Unsupported` for."""
     found: dict[str, None] = {}
     _add_limits(lowering, found, set())
     return tuple(found)
 
 
-def _add_limits(function: Callable, found: dict[str, None], seen: set) -> None:
+def _add_limits(function: Callable[..., Any], found: dict[str, None], seen: set[Any]) -> None:
     function = inspect.unwrap(function)
     if function in seen or not isinstance(function, types.FunctionType):
         return
@@ -158,22 +168,24 @@ def _add_limits(function: Callable, found: dict[str, None], seen: set) -> None:
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called = function.__globals__.get(node.func.id)
+            if called is None:
+                continue
             if called is Unsupported:
                 found.update(dict.fromkeys(_texts(node.args[0], function.__globals__)))
             elif getattr(called, "__module__", "").startswith("segue.frontend.ops."):
                 _add_limits(called, found, seen)
 
 
-def _texts(node: ast.AST, names: dict) -> list[str]:
+def _texts(node: ast.AST, names: dict[str, Any]) -> list[str]:
     """What the text of a refusal may be, with the names of values in their place and the numbers of constants."""
     if isinstance(node, ast.IfExp):
         return _texts(node.body, names) + _texts(node.orelse, names)
     if isinstance(node, ast.JoinedStr):
-        return ["".join(part.value if isinstance(part, ast.Constant) else _placed(part.value, names) for part in node.values)]
-    return [node.value] if isinstance(node, ast.Constant) else ["{" + ast.unparse(node) + "}"]
+        return ["".join(_placed(part.value, names) if isinstance(part, ast.FormattedValue) else ast.literal_eval(part) for part in node.values)]
+    return [str(node.value)] if isinstance(node, ast.Constant) else ["{" + ast.unparse(node) + "}"]
 
 
-def _placed(node: ast.AST, names: dict) -> str:
+def _placed(node: ast.AST, names: dict[str, Any]) -> str:
     value = names.get(node.id) if isinstance(node, ast.Name) else None
     return f"{value:,}" if isinstance(value, int) else "{" + ast.unparse(node) + "}"
 
@@ -218,16 +230,16 @@ def _base(operator: Operator) -> str:
     return operator.name.rpartition(".")[0].removeprefix("aten.")
 
 
-def _joined(operators) -> list[tuple[str, tuple[str, ...]]]:
+def _joined(operators: Iterable[Operator]) -> list[tuple[str, tuple[str, ...]]]:
     """Overloads of one operator that refuse the same are one line."""
-    groups: dict[tuple, list[str]] = {}
+    groups: dict[tuple[Any, ...], list[str]] = {}
     for operator in operators:
         groups.setdefault((_base(operator), operator.limits), []).append(operator.name.rpartition(".")[2])
     return [(f"`{base}`" + (f" ({', '.join(overloads)})" if overloads != ["default"] else ""), limits)
             for (base, limits), overloads in groups.items()]
 
 
-def _wrapped(operators, others) -> list[str]:
+def _wrapped(operators: Iterable[Operator], others: Iterable[Operator]) -> list[str]:
     """Names, with overloads of those of which others have some."""
     elsewhere = {_base(o) for o in others}
     names = [f"`{_base(o)}`" for o in operators if _base(o) not in elsewhere]

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from . import _runtime
+from .arguments import what_is
 from .errors import Error, InvalidArgumentError
 from .frontend.writer import ELEMENT_TYPES
 
@@ -95,8 +96,8 @@ def describe(x: Any) -> tuple[tuple[int, ...], torch.dtype]:
         shape, element = _runtime.describe_array(x.__dlpack__(stream=_DEFAULT_STREAM))
         return shape, TORCH_OF_ELEMENT[element]
     if hasattr(x, "__dlpack__"):
-        return describe(torch.from_dlpack(x))
-    raise InvalidArgumentError(f"a {type(x).__name__} was given where a tensor is wanted")
+        return describe(torch.from_dlpack(x))  # type: ignore[attr-defined]  # public, and left out of __all__
+    raise InvalidArgumentError(f"{what_is(x)} was given where a tensor is wanted")
 
 
 def stream_of(x: Any) -> int:
@@ -112,6 +113,10 @@ def wrap(x: Any, on: "_runtime.Device", order: Order | None = None, writable: bo
     if isinstance(x, _runtime.Tensor):
         return x
     if isinstance(x, torch.Tensor):
+        if x.is_meta:
+            raise InvalidArgumentError("a tensor on PyTorch's meta device was given, which has no values; make it on the CPU")
+        if x.layout is not torch.strided:
+            raise InvalidArgumentError(f"a tensor of layout {x.layout} was given, and programs take dense ones; give x.to_dense()")
         if x.device.type != "cpu" and not (x.is_cuda and order is not None):
             raise InvalidArgumentError(f"a tensor on {x.device} was given; move it to the CPU first")
         x = x.detach()
@@ -128,6 +133,23 @@ def wrap(x: Any, on: "_runtime.Device", order: Order | None = None, writable: bo
     if not isinstance(x, torch.Tensor):
         x = x.__dlpack__(stream=stream)
     return _runtime.Tensor.wrap(on, x, writable, stream, order.behind(stream))
+
+
+def spec_of(given: Any) -> str:
+    """The spec of a device that a caller names by it or by PyTorch's device.
+
+    Raises
+    ------
+    InvalidArgumentError
+        It is neither, or a device of PyTorch's that Segue has no driver for.
+    """
+    if isinstance(given, torch.device):
+        if given.type not in ("cpu", "cuda"):
+            raise InvalidArgumentError(f"the device is {given}; PyTorch's devices that there are here are cpu and cuda")
+        return "cpu" if given.type == "cpu" else f"cuda:{given.index or 0}"
+    if not isinstance(given, str):
+        raise InvalidArgumentError(f'the device is {what_is(given)}; give a spec such as "cpu", "cpu:threads=2" or "cuda:0"')
+    return given
 
 
 def gpu_of_spec(spec: str) -> int | None:
@@ -183,10 +205,10 @@ def give(tensor: "_runtime.Tensor", kind: str) -> Any:
         return tensor
     is_there = kind.endswith(" there")
     if is_there and tensor.is_there:
-        return torch.from_dlpack(tensor.there()) if kind.startswith("torch") else tensor.there()
+        return torch.from_dlpack(tensor.there()) if kind.startswith("torch") else tensor.there()  # type: ignore[attr-defined]  # public, and left out of __all__
     if kind == "dlpack there":
         return tensor
-    result = torch.from_dlpack(tensor)
+    result = torch.from_dlpack(tensor)  # type: ignore[attr-defined]  # public, and left out of __all__
     if is_there:
         return result.to(torch.device("cuda", tensor.device.number))
     return result.numpy() if kind == "numpy" else result

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Sequence
 
 import torch
 
+from .arguments import what_is
 from .errors import InvalidArgumentError
 from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, Muon, NAdam, Optimizer, RAdam, RMSprop
 
@@ -43,7 +44,7 @@ class _RateOf:
             if group[name] != value:
                 raise InvalidArgumentError(f"{name} of the optimizer is {group[name]!r} now; it was {value!r} when the trainer was made, "
                                            "which is compiled in (OneCycleLR takes cycle_momentum=False)")
-        self._optimizer._opt_called = True  # schedulers warn where no step came before theirs
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers warn where no step came before theirs
         return float(group["lr"])
 
 
@@ -70,7 +71,8 @@ def as_optimizer(optimizer: Any, parameters: Iterable[tuple[str, torch.Tensor]] 
     name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
     known = next((cls for cls in OPTIMIZERS.values() if cls.__name__ == name), AdamW)
     if not isinstance(optimizer, torch.optim.Optimizer) or parameters is None:
-        raise InvalidArgumentError(f"the optimizer is a {type(optimizer).__name__}; give segue.{known.__name__}(...) or another of its kind")
+        theirs = f", torch.optim.{name}(model.parameters(), lr=...)" if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer) else ""
+        raise InvalidArgumentError(f"the optimizer is {what_is(optimizer)}; give segue.{known.__name__}(lr=...){theirs} or another of its kind")
     if type(optimizer) not in _OURS:
         raise InvalidArgumentError(f"torch.optim.{name} has no counterpart in segue, which has "
                                    f"{', '.join(sorted(cls.__name__ for cls in OPTIMIZERS.values()))}")
@@ -88,7 +90,7 @@ def _together(optimizers: Sequence[Any], parameters: list[tuple[str, torch.Tenso
     """Several optimizers over parameters of their own as one."""
     share_of = {id(tensor): at for at, each in enumerate(optimizers) if isinstance(each, torch.optim.Optimizer)
                 for group in each.param_groups for tensor in group["params"]}
-    shares: list[list] = [[] for _ in optimizers]
+    shares: list[list[Any]] = [[] for _ in optimizers]
     for name, tensor in parameters:
         shares[share_of.get(id(tensor), 0)].append((name, tensor))  # the first says what is wrong with one that nobody has
     main, *others = [as_optimizer(each, share) for each, share in zip(optimizers, shares)]

@@ -15,11 +15,12 @@ import time
 import weakref
 from collections import deque
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from . import _runtime
+from .arguments import at_least_0, names_keywords, what_is, whole
 from .batches import BatchNames, split
 from .bound_parameters import BoundParameter
 from .budgets import loop_of
@@ -28,20 +29,33 @@ from .errors import InvalidArgumentError, MissingWeightError, RankFailedError, U
 from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
-from .memory import parse_bytes
+from .memory import budget_bytes, parse_bytes
+from .inspection import size_text
 from .module import LoadedModule, Module, Program
+from .notebooks import facts, step_result
 from .optimizers import Optimizer
 from .precision import LossScale
 from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
-from .tensors import Order, device as open_device, give, is_on_gpu, kind_of, require_on, wrap
+from .tensors import Order, device as open_device, give, is_on_gpu, is_tensor, kind_of, require_on, spec_of, wrap
 from .torch_optimizers import as_optimizer
 from .trainer_checkpoints import Checkpoints
 from .trainer_figures import Figures
 from .trainer_parameters import Parameters
 from .training_loop import History, Run
+from .turns import Turns, computes_in_turn, in_turn
 from .whole_step import WholeStep
+
+
+#: What loops of PyTorch call, and what does its work here.
+_HABITS = {
+    "backward": "step does forward, backward and the update", "cuda": "a trainer is given its device, as Trainer(..., device=\"cuda:0\")",
+    "eval": "evaluate(...) runs modules with dropout off, and step with dropout on", "forward": "evaluate(...) gives the outputs of a batch",
+    "last": "no step has been made yet", "model": "the compiled modules are in `modules`, by name", "named_parameters": "parameters() has them by name",
+    "to": "a trainer is given its device, as Trainer(..., device=\"cuda:0\")", "train": "evaluate(...) runs modules with dropout off, and step with dropout on",
+    "zero_grad": "each step begins with gradients of its own",
+}
 
 
 class Trainer(Checkpoints, Figures, Parameters):
@@ -80,7 +94,7 @@ class Trainer(Checkpoints, Figures, Parameters):
     loss_scale : LossScale, optional
         How losses are scaled. Default: `segue.LossScale()` where a module is in ``f16-mixed``, and not at all elsewhere. A step that is skipped
         has ``trainer.last.is_skipped``; its loss may be infinite, and `step_count` stays.
-    device : str, optional
+    device : str or torch.device, optional
         Where to train, as in `segue.compile`; default: where the modules are, on the GPU whose memory they lie in.
     budget : int or str, optional
         Memory that the run may compute with, as ``"2GiB"``: parameters, gradients, states, saved tensors, inputs and
@@ -141,32 +155,39 @@ class Trainer(Checkpoints, Figures, Parameters):
     RankFailedError
         Another rank trains in another way, or did not come.
 
+    Attributes
+    ----------
+    modules : dict of str to Module
+        The compiled modules, by name; those of a sequence are called "0", "1", and so on.
+    optimizer : Optimizer
+        Ours, also where one of PyTorch's was given.
+    grad_accumulation : int
+        Micro-batches per step.
+    last : StepResult
+        What the last step has found: ``loss``, ``grad_norm``, ``clip``, ``step``, ``loss_scale``, ``is_skipped``, ``outputs``. There from the first step on.
+
     Examples
     --------
     >>> trainer = segue.Trainer([first, last], optimizer=segue.AdamW(lr=3e-4), clip_grad_norm=1.0)
     >>> loss = trainer.step(tokens=tokens, targets=targets)
     """
 
+    @names_keywords
     def __init__(self, modules: Sequence[Module] | Mapping[str, Module], *, optimizer: Optimizer | torch.optim.Optimizer,
                  clip_grad_norm: float | None = None, clip_grad_value: float | None = None, state_bits: int | None = None,
                  grad_accumulation: int = 1, seed: int = 0,
-                 precision: str | None = None, loss_scale: LossScale | None = None, device: str | None = None, budget: int | str | None = None,
-                 spill_dir: str | os.PathLike | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike | None = None,
-                 config: str | os.PathLike | Mapping[str, Any] | None = None, record_events: str | os.PathLike | None = None, trace: str | os.PathLike | None = None,
-                 report: str | os.PathLike | None = None, aliases: Sequence[tuple[str, str]] = (),
+                 precision: str | None = None, loss_scale: LossScale | None = None, device: str | torch.device | None = None, budget: int | str | None = None,
+                 spill_dir: str | os.PathLike[str] | None = None, spill_capacity: int | str | None = None, seal: str | os.PathLike[str] | None = None,
+                 config: str | os.PathLike[str] | Mapping[str, Any] | None = None, record_events: str | os.PathLike[str] | None = None, trace: str | os.PathLike[str] | None = None,
+                 report: str | os.PathLike[str] | None = None, aliases: Sequence[tuple[str, str]] = (),
                  distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None,
                  stages: Sequence[int] | None = None):
-        if isinstance(modules, torch.nn.Module):
-            modules = [modules]
-        named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
-        if not named:
-            raise InvalidArgumentError("a trainer needs at least one module")
-        for name, module in named.items():
-            if not isinstance(module, Module):
-                raise InvalidArgumentError(f"module {name!r} of the trainer is a {type(module).__name__}, which is not compiled; give it "
-                                           "segue.compile(module, example) with an example of its inputs")
-        if grad_accumulation < 1:
-            raise InvalidArgumentError(f"grad_accumulation is {grad_accumulation}; at least 1 is needed")
+        named = _by_name(modules)
+        grad_accumulation, seed = whole("grad_accumulation", grad_accumulation, 1), whole("seed", seed, -(2**63))
+        if clip_grad_norm is not None:
+            clip_grad_norm = at_least_0("clip_grad_norm", clip_grad_norm)
+        if device is not None:
+            device = spec_of(device)
         optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
         if clip_grad_value is not None:
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
@@ -193,6 +214,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             trace = report = None
         if seal is not None and self._ranks.are_several:
             raise UnsupportedError("a sealed checkpoint lies in the spill folder of one process, and several ranks have one each; leave seal away, and use save")
+        self._turns = Turns()
         self.modules = named
         self.optimizer = optimizer
         self.grad_accumulation = grad_accumulation
@@ -203,7 +225,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         for output in (trace, report, seal):
             if output is not None:
                 _runtime.check_output(os.fspath(output))  # not after the last step
-        files = {"config": None, "config_text": None}
+        files: dict[str, Any] = {"config": None, "config_text": None}
         if isinstance(config, Mapping):
             files["config_text"] = text_of(config)
         elif config is not None:
@@ -217,12 +239,12 @@ class Trainer(Checkpoints, Figures, Parameters):
             files = {"config": None, "config_text": text}
         if budget is not None:
             capacity = 0 if spill_capacity is None else parse_bytes(spill_capacity)
-            device, text = _runtime.within_budget(parse_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
+            device, text = _runtime.within_budget(budget_bytes(budget), os.fspath(spill_dir or ""), capacity, spec, **files)
             files = {"config": None, "config_text": text}
         elif spill_dir is not None or spill_capacity is not None:
             raise InvalidArgumentError("spill_dir says where a budget's surplus goes, and spill_capacity how much may; give the budget, too")
         if has_disk:  # it goes with the trainer and the modules, and its memory and its file with it
-            self._device = _runtime.Device.open(device)
+            self._device = _runtime.Device.open(device or spec)
         else:
             self._device = next(iter(named.values()))._device if device is None else open_device(device)
         if loop_of(self._device) is not None:
@@ -232,7 +254,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             require_on(self._device.name, module._weights.everything(), f"module {name!r} of the trainer")
         self._ranks.join(self._device)
         self._statistics = statistics_of(config)
-        self._frozen: Frozen | None = None  # as the modules were captured
+        self._frozen = None  # type: ignore[assignment]  # as the modules were captured, which the session tells
         tracer = _runtime.StepTrace(self._device, report is not None) if trace is not None else None
         self._times: deque[float] = deque(maxlen=1000)  # the seconds of the last steps
         self._report = _runtime.RunReport(self._device, **files, trace=tracer) if report is not None else None
@@ -257,7 +279,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             self._move_to_disk()
         self._seal_path = None if seal is None else os.fspath(seal)
         if seal is not None:
-            self._session.seal_at(self._seal_path)
+            self._session.seal_at(os.fspath(seal))
         self._check_ranks()
 
     def _check_ranks(self) -> None:
@@ -291,7 +313,7 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _ties(self) -> list[list[tuple[str, str]]]:
         """Parameters of several modules that are one tensor."""
-        groups: dict[tuple, list[tuple[str, str]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
         for name, binary in self._binaries():
             module = self.modules[name]
             for value in next(p for p in binary.programs if p.name == "forward").inputs:
@@ -301,6 +323,18 @@ class Trainer(Checkpoints, Figures, Parameters):
                     groups.setdefault((which, tuple(tensor.shape)), []).append((name, value.name))
         return [group for group in groups.values() if len(group) > 1]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Neither `copy` nor `pickle` has a place for the memory of a device."""
+        raise InvalidArgumentError("a trainer cannot be copied or pickled, since its state lies on its device; write it by save(path), and make another Trainer "
+                                   "that is given it by resume(path), or by load_state_dict(state_dict()) in this process")
+
+    if not TYPE_CHECKING:  # a checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Says what does the work of what loops of PyTorch call."""
+            way_out = _HABITS.get(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": {way_out}" if way_out else ""), name=name, obj=self)
+
     # --- training ---------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -309,14 +343,29 @@ class Trainer(Checkpoints, Figures, Parameters):
         return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
             f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
 
-    def _named(self, given: tuple, batch: dict[str, Any]) -> dict[str, Any]:
+    def _repr_html_(self) -> str:
+        trained = [p for p in self._session.parameters if p.trained]
+        last = self.__dict__.get("last")
+        return facts("Trainer", (
+            ("modules", ", ".join(f"{name}: {module.name}" for name, module in self.modules.items())),
+            ("optimizer", f"{type(self.optimizer).__name__}, lr {self.optimizer.rates(self.step_count)[0]:g}"),
+            ("trained", f"{sum(math.prod(p.shape) for p in trained):,} elements of {len(trained)} parameters"),
+            ("device", self._device.name), ("peak of its memory", size_text(self.peak_bytes) if last else None),
+            ("rank", f"{self.rank} of {self.ranks}" if self._ranks.are_several else None), ("step", self.step_count),
+        )) + ("" if last is None else step_result(last))
+
+    def _named(self, given: tuple[Any, ...], batch: dict[str, Any]) -> dict[str, Any]:
         """A batch by name of what a method was given without and with names."""
+        for name, tensor in batch.items():
+            if not is_tensor(tensor):
+                raise InvalidArgumentError(f"{name!r} of the batch is {what_is(tensor)}, where a tensor is wanted; give torch.as_tensor(...), or a numpy array")
         if not given:
             return batch
         if self._names is None:
             self._names = BatchNames(self._binaries())
         return {**self._names(given[0] if len(given) == 1 else given), **batch}
 
+    @computes_in_turn
     def step(self, *given: Any, lr: float | None = None, **batch: Any) -> float:
         """One training step on a batch of tensors by input name. Returns the loss.
 
@@ -352,7 +401,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         self._check_bound()
         rates = self.optimizer.rates(self.step_count)
         if lr is not None:
-            rates[0] = float(lr)
+            rates[0] = at_least_0("lr of the step", lr)
         rates = [rates[rate] for rate, _ in self._counts]
         hooks = [(key, call) for hook in self._hooks for key, call in hook.calls() if key not in self._frozen.since]
         order = Order(self._device)
@@ -370,7 +419,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                 self._report.add_step(self.last, seconds)
         return self.last.loss
 
-    def _micro_batches(self, batch, order: Order) -> list[dict]:
+    def _micro_batches(self, batch: Mapping[str, Any], order: Order) -> list[dict[str, Any]]:
         batch, _ = self._sizes.padded(batch)
         parts = [batch] if self.grad_accumulation == 1 else split(batch, self.grad_accumulation, self._sizes.rows)
         self._sizes.ensure(parts[0])
@@ -378,11 +427,18 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _wrapped(self, batch: Mapping[str, Any], order: Order) -> dict[str, "_runtime.Tensor"]:
         require_on(self._device.name, batch.items(), "a batch")
-        return {name: wrap(t, self._device, order) for name, t in batch.items()}
+        wrapped = {}
+        for name, tensor in batch.items():
+            try:
+                wrapped[name] = wrap(tensor, self._device, order)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{name!r} of the batch: {error}") from error
+        return wrapped
 
+    @names_keywords
     def fit(self, batches: Iterable[Any], *, epochs: int | None = None, steps: int | None = None, evaluate_on: Iterable[Any] | None = None,
             evaluate_every: int | None = None, metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (), scheduler: Any = None,
-            schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike | None = None,
+            schedule_by: str = "step", to_batch: Callable[[Any], Any] | None = None, checkpoint: str | os.PathLike[str] | None = None,
             save_every: int | None = None, resume: bool = False, progress: bool = False) -> History:
         """Steps over batches, with evaluations, callbacks and checkpoints on the way.
 
@@ -511,12 +567,13 @@ class Trainer(Checkpoints, Figures, Parameters):
         """
         self._retrain(self._frozen.unfreeze(matching(patterns, self._parameters_proper()), self.step_count))
 
-    def _parameters_proper(self) -> list:
+    def _parameters_proper(self) -> list[Any]:
         """The parameters of the session, without buffers and without what lies in a slab."""
         in_slab = set(self._session.slab_parameters)
         return [info for info in self._session.parameters if info.key not in in_slab and isinstance(
             self.modules[info.members[0][0]]._weights.tensor(info.members[0][1]), torch.nn.Parameter)]
 
+    @in_turn
     def _retrain(self, frozen: Frozen) -> None:
         if frozen == self._frozen:
             return
@@ -541,6 +598,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         if self._has_disk:
             self._move_to_disk()  # a home may be another now
 
+    @computes_in_turn
     def calibrate(self, batches: Iterable[Mapping[str, Any]]) -> None:
         """Measures on some batches what quantising each unit of Selective Precision changes, before training.
 
@@ -559,7 +617,8 @@ class Trainer(Checkpoints, Figures, Parameters):
         its ``weights`` and the bytes of each form; ``kept`` has the frozen parameters that stay as they are, with reasons. Empty where the
         config has no Selective Precision.
         """
-        return json.loads(self._session.precision_report())
+        report: dict[str, Any] = json.loads(self._session.precision_report())
+        return report
 
     def streamed_blocks(self) -> list[str]:
         """The blocks that come to the device when they run, as ``module/block`` in the order of forward.
@@ -586,6 +645,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """Runs blocks in the name of a module that is a guest: it may use what others have not reserved."""
         return self._session.as_guest(module)
 
+    @computes_in_turn
     def evaluate(self, *given: Any, **batch: Any) -> dict[str, torch.Tensor]:
         """The outputs of the last module by name, with dropout off; nothing changes. They lie on the GPU where the batch does. With ``zero3`` every rank
         calls this, each with a batch.
@@ -594,12 +654,12 @@ class Trainer(Checkpoints, Figures, Parameters):
         in training, which a warning says.
         """
         self._check_bound()
-        batch, length = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(batch, evaluates=True)
+        padded, length = self._sizes.padded(self._named(given, batch))
+        self._sizes.ensure(padded, evaluates=True)
         with Order(self._device) as order:
-            outputs = self._session.evaluate(self._wrapped(batch, order))
-        kind = "torch there" if any(map(is_on_gpu, batch.values())) else "torch"
-        return self._sizes.cut({name: give(tensor, kind) for name, tensor in outputs.items()}, batch, length)
+            outputs = self._session.evaluate(self._wrapped(padded, order))
+        kind = "torch there" if any(map(is_on_gpu, padded.values())) else "torch"
+        return self._sizes.cut({name: give(tensor, kind) for name, tensor in outputs.items()}, padded, length)
 
     def evaluate_on(self, batches: Iterable[Any], *, metrics: Mapping[str, Metric] | None = None,
                     to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
@@ -624,20 +684,21 @@ class Trainer(Checkpoints, Figures, Parameters):
         """
         return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {}, self._ranks)
 
+    @computes_in_turn
     def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:
         """Loss and gradients of every trained parameter on one batch, without a step. Several ranks call it together, and get those of their own batches."""
         self._check_bound()
-        batch, _ = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(batch)
+        padded, _ = self._sizes.padded(self._named(given, batch))
+        self._sizes.ensure(padded)
         with Order(self._device) as order:
-            loss = self._session.forward_backward(self._wrapped(batch, order))
+            loss = self._session.forward_backward(self._wrapped(padded, order))
         scale = self.loss_scale or 1.0
         kind = {bound.key: kind_of(bound.tensor) for bound in self._bound}
         found = {p.key: give(self._session.gradient(p.key), kind[p.key]) / scale for p in self._session.parameters if p.trained}
         self._session.clear_gradients()
         return loss, found
 
-    def load_slab(self, slab: str | os.PathLike, *, verify: str = "open",
+    def load_slab(self, slab: str | os.PathLike[str], *, verify: str = "open",
                   aliases: Sequence[tuple[str, str]] = ()) -> list[str]:
         """Gives frozen weights what a SquareQ slab holds of them, and returns their keys.
 
@@ -704,7 +765,24 @@ class Trainer(Checkpoints, Figures, Parameters):
         return self._session.loss_scale
 
 
-def _write_files(session, writers) -> None:
+def _by_name(modules: Any) -> dict[str, Module]:
+    """The modules that a trainer is given, by name. Raises InvalidArgumentError for what is none."""
+    if isinstance(modules, torch.nn.Module):
+        modules = [modules]
+    if not isinstance(modules, (Mapping, Iterable)) or isinstance(modules, (str, type)):
+        raise InvalidArgumentError(f"the modules of the trainer are {what_is(modules)}; give segue.compile(model, example), or several of these in a list")
+    named = dict(modules) if isinstance(modules, Mapping) else {str(i): m for i, m in enumerate(modules)}
+    if not named:
+        raise InvalidArgumentError("a trainer needs at least one module")
+    for name, module in named.items():
+        if not isinstance(module, Module):
+            whose = ", the module that torch.compile was given," if hasattr(module, "_orig_mod") else ""
+            raise InvalidArgumentError(f"module {name!r} of the trainer is {what_is(module)}, which is not compiled by segue; give it "
+                                       f"segue.compile(module, example){whose} with an example of its inputs")
+    return named
+
+
+def _write_files(session: "_runtime.Session", writers: Sequence[tuple[Any, Any]]) -> None:
     try:
         session.finish_records()  # the report is made of them, too
     finally:

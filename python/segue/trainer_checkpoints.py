@@ -11,22 +11,44 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from . import _runtime
+from .arguments import what_is
 from .errors import FileError, InvalidArgumentError
 from .freezing import Frozen
-from .module import save_tensors
+from .module import Module, save_tensors
 from .tensors import Order, give, wrap
+from .turns import in_turn
 from .without_bytes import Init, check_drawn, drawn, parts_without_bytes
+
+if TYPE_CHECKING:
+    from .distributed import Ranks
 
 
 class Checkpoints:
     """The part of `segue.Trainer` that keeps and restores its state. It has no state of its own."""
 
+    if TYPE_CHECKING:
+        _session: "_runtime.Session"
+        _device: "_runtime.Device"
+        _ranks: Ranks
+        _frozen: Frozen
+        _captured: Frozen
+        _seal_path: str | None
+        modules: dict[str, Module]
+
+        def parameters(self) -> dict[str, torch.Tensor]: ...
+        def sync(self) -> None: ...
+        def _check_bound(self) -> None: ...
+        def _retrain(self, frozen: Frozen) -> None: ...
+        @property
+        def step_count(self) -> int: ...
+
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1`` and above, of the states that this rank
         has; with ``zero3`` every rank calls this, as `parameters` is."""
@@ -36,8 +58,21 @@ class Checkpoints:
                 "seed": self._session.seed, "precision": self._session.precision_state(),
                 "loss_scale": self._session.loss_scale_state, "trained": self._frozen.as_notes()}
 
+    @in_turn
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`; everything is checked before anything changes."""
+        """The inverse of `state_dict`; everything is checked before anything changes.
+
+        Raises
+        ------
+        InvalidArgumentError
+            It is no such state, as that of a PyTorch module, which `load_weights` takes.
+        NameUnknownError, LayoutMismatchError
+            It is of other modules.
+        """
+        lacking = [name for name in ("parameters", "state", "step", "seed") if not isinstance(state, Mapping) or name not in state]
+        if lacking:
+            raise InvalidArgumentError(f"{what_is(state)} is no state of a trainer, as state_dict() of one gives it: it has no {lacking[0]!r}; values of "
+                                       "parameters alone go by load_weights")
         before = self._frozen
         self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
         try:
@@ -50,6 +85,7 @@ class Checkpoints:
             raise
         self.sync()
 
+    @in_turn
     def trained_weights(self) -> dict[str, torch.Tensor]:
         """The trained parameters by session key, as `parameters` has them."""
         trained = [p.key for p in self._session.parameters if p.trained]
@@ -58,7 +94,8 @@ class Checkpoints:
             return {key: parameters[key] for key in trained}
         return {key: give(self._session.parameter(key), "torch") for key in trained}
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike) -> None:
+    @in_turn
+    def load_weights(self, weights: Mapping[str, torch.Tensor] | str | os.PathLike[str]) -> None:
         """Copies values into parameters and buffers by session key; states of the optimizer and the step stay.
 
         `weights` is a mapping, or the path of a safetensors file or of the index of several (``model.safetensors.index.json``), which is read
@@ -74,6 +111,7 @@ class Checkpoints:
         self._give(weights.items() if isinstance(weights, Mapping) else tensors_in(weights))
         self.sync()
 
+    @in_turn
     def init_weights(self, seed: int = 0, init: Init | None = None) -> None:
         """Gives parameters on PyTorch's meta device the values that ``reset_parameters`` of their PyTorch module draws after
         ``torch.manual_seed(seed)``, module by module: no more than one is in memory besides what this rank keeps. PyTorch's own random state
@@ -117,7 +155,8 @@ class Checkpoints:
                     taken = 0
         _runtime.return_free_memory()
 
-    def save(self, path: str | os.PathLike, *, notes: Mapping[str, Any] | None = None) -> None:
+    @in_turn
+    def save(self, path: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None) -> None:
         """Writes a checkpoint, a safetensors file, whole or not at all.
 
         `notes` is kept with it for `resume` to return: what JSON can say, as ``{"epoch": 3}``. Of several ranks, which have the same
@@ -138,10 +177,11 @@ class Checkpoints:
         if self._ranks.writes or self._ranks.shares_states or _runtime.is_checkpoint_folder(os.fspath(path)):
             self._session.save(os.fspath(path), text)
 
-    def seals_at(self, path: str | os.PathLike) -> bool:
+    def seals_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether the trainer was given this path as `seal`."""
         return self._seal_path is not None and os.path.abspath(self._seal_path) == os.path.abspath(path)
 
+    @in_turn
     def seal(self, *, notes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Makes the last finished step the checkpoint at the path that the trainer was given as `seal`, and writes only what is in memory alone.
 
@@ -168,7 +208,8 @@ class Checkpoints:
         self._check_bound()
         return self._session.seal(self._notes_text(notes))
 
-    def resume(self, path: str | os.PathLike) -> dict[str, Any]:
+    @in_turn
+    def resume(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Goes on from a checkpoint: the losses after it are equal to the bit. Returns the notes that were saved with it."""
         before = self._frozen
         self._retrain(_trained_in(path, self._captured))
@@ -189,7 +230,8 @@ class Checkpoints:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"notes of a checkpoint are written as JSON, which cannot say these: {error}") from error
 
-    def save_weights(self, path: str | os.PathLike) -> None:
+    @in_turn
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters and buffers alone, as safetensors. Of several ranks the first one does; with ``zero3`` every rank calls this."""
         if self._ranks.writes or self._ranks.gather_parameters:
             parameters = self.parameters()
@@ -197,7 +239,7 @@ class Checkpoints:
                 save_tensors(path, parameters)
 
 
-def tensors_in(path: str | os.PathLike) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(path: str | os.PathLike[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file, or of the files that an index names, one after the other. Raises FileError."""
     path = Path(path)
     try:
@@ -213,7 +255,7 @@ def tensors_in(path: str | os.PathLike) -> Iterator[tuple[str, torch.Tensor]]:
         raise FileError(f"IO_FAILED: {path}: {type(error).__name__}: {error}") from error
 
 
-def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
+def _trained_in(path: str | os.PathLike[str], otherwise: Frozen) -> Frozen:
     """What is frozen in a checkpoint; `otherwise` where it does not say, or is none, which its load tells better."""
     try:
         if _runtime.is_checkpoint_folder(os.fspath(path)):
@@ -228,7 +270,7 @@ def _trained_in(path: str | os.PathLike, otherwise: Frozen) -> Frozen:
         return otherwise
 
 
-def export_checkpoint(checkpoint: str | os.PathLike, output: str | os.PathLike) -> None:
+def export_checkpoint(checkpoint: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
     """Makes a checkpoint that holds everything of a sealed one (`Trainer.seal`), whose tensors lie on the disk of its run.
 
     It also makes one file of a checkpoint in a folder, or the other way round.

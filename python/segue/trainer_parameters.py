@@ -8,24 +8,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from . import _runtime
 from .bound_parameters import BoundParameter
 from .errors import InvalidArgumentError
 from .tensors import Order, give, kind_of, wrap
+from .turns import in_turn
+
+if TYPE_CHECKING:
+    from .distributed import Ranks
+    from .module import Module
+    from .optimizers import Optimizer
 
 
 class Parameters:
     """The part of `segue.Trainer` that binds parameters to tensors of PyTorch and shows their values. It has no state of its own."""
 
+    if TYPE_CHECKING:
+        _session: "_runtime.Session"
+        _device: "_runtime.Device"
+        _bound: list[BoundParameter]
+        _ranks: Ranks
+        modules: dict[str, Module]
+        optimizer: Optimizer
+
+        @property
+        def step_count(self) -> int: ...
+
     def parameters(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers by session key: themselves, or copies where the device has its own memory. With ``zero3`` every rank calls
         this, and what others have are copies."""
-        found = {}
+        found: dict[str, "_runtime.Tensor"] = {}
         self._session.gather_parameters(found.__setitem__)
         return {key: give(tensor, "torch") for key, tensor in found.items()}
 
+    @in_turn
     def averages(self) -> dict[str, torch.Tensor]:
         """Copies of the moving averages of the trained parameters by session key, which an optimizer with `ema_decay` keeps.
 
@@ -43,6 +63,7 @@ class Parameters:
         return {name.removeprefix("ema."): give(tensor, "torch").clone()
                 for name, tensor in self._session.state().items() if name.startswith("ema.")}
 
+    @in_turn
     def sync(self) -> None:
         """Brings trained values to those PyTorch parameters that do not share memory with the runtime, in place, on the CPU or a GPU.
 
@@ -72,7 +93,7 @@ class Parameters:
 
     # --- tensors of the PyTorch modules -----------------------------------------------
 
-    def _bind(self, spills: bool):
+    def _bind(self, spills: bool) -> None:
         in_slab = set(self._session.slab_parameters)
         if self._ranks.gather_parameters:  # nobody has values of all from here on
             tensors = {info.key: self.modules[info.members[0][0]]._weights.tensor(info.members[0][1])
@@ -98,7 +119,7 @@ class Parameters:
             self._session.set_parameter(key, wrap(tensor, self._device, order))
         return False
 
-    def _move_to_disk(self):
+    def _move_to_disk(self) -> None:
         """Gives the tensors of the PyTorch modules memory on the disk in the place of their own.
 
         Most get the memory in which the session keeps the parameter when it is away: nothing is copied, then or by `sync`.
@@ -108,7 +129,7 @@ class Parameters:
         with torch.no_grad():
             for bound in (bound for bound in self._bound if bound.key not in elsewhere and not bound.tensor.is_meta):
                 view, bound.is_home = self._session.parameter(bound.key).on_disk()
-                value = torch.from_dlpack(view)
+                value = torch.from_dlpack(view)  # type: ignore[attr-defined]  # public, and left out of __all__
                 for module, name in members[bound.key]:
                     weights = self.modules[module]._weights
                     weights.tensor(name).data = value
@@ -116,7 +137,7 @@ class Parameters:
                 bound.note()
         _runtime.return_free_memory()
 
-    def _check_bound(self):
+    def _check_bound(self) -> None:
         """Nobody trains what has been taken away: parameters must be the tensors that the trainer was made with."""
         for bound in self._bound:
             bound.check()

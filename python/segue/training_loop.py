@@ -37,7 +37,7 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]
 
 
-class History(list):
+class History(list[float]):
     """The losses of the steps that a call of `fit` has made, in their order.
 
     Attributes
@@ -48,7 +48,7 @@ class History(list):
         Why the run ended before its epochs and steps; empty: it did not.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.evaluations: list[Evaluation] = []
         self.stopped = ""
@@ -87,7 +87,7 @@ class Run:
 
     def __init__(self, trainer: "Trainer", batches: Iterable[Any], *, epochs: int | None, steps: int | None, evaluate_on: Iterable[Any] | None,
                  evaluate_every: int | None, metrics: Mapping[str, Metric] | None, callbacks: Sequence[Any], scheduler: Any, schedule_by: str,
-                 to_batch: Callable[[Any], Any] | None, checkpoint: str | os.PathLike | None, save_every: int | None, resume: bool, progress: bool):
+                 to_batch: Callable[[Any], Any] | None, checkpoint: str | os.PathLike[str] | None, save_every: int | None, resume: bool, progress: bool):
         for name, value in (("epochs", epochs), ("steps", steps), ("evaluate_every", evaluate_every), ("save_every", save_every)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InvalidArgumentError(f"{name} of fit is {value!r}; it takes a whole number from 1 on")
@@ -110,10 +110,12 @@ class Run:
             _runtime.check_checkpoint_path(os.fspath(checkpoint))  # not after the first epoch
         self.trainer, self.history = trainer, History()
         self._ranks = trainer._ranks
-        self.step, self.loss, self.metrics = 0, float("nan"), {}
+        self.step, self.loss = 0, float("nan")
+        self.metrics: dict[str, float] = {}
         self.epochs = 1 if epochs is None and (steps is None or self._cursor.is_once) else epochs
         self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
-        self.resumed, self.evaluates, self.error = False, evaluate_on is not None, None
+        self.resumed, self.evaluates = False, evaluate_on is not None
+        self.error: BaseException | None = None
         self._steps = steps
         self._evaluate_on, self._evaluate_every, self._metrics = evaluate_on, evaluate_every, metrics
         self._with_states = [each for each in callbacks if hasattr(each, "state_dict") and hasattr(each, "load_state_dict")]
@@ -126,10 +128,12 @@ class Run:
 
     @property
     def epoch(self) -> int:
+        """Epochs that have ended."""
         return self._cursor.epoch
 
     @property
     def batch(self) -> int:
+        """Batches trained in this epoch."""
         return self._cursor.trained
 
     @property
@@ -139,6 +143,7 @@ class Run:
 
     @property
     def total_steps(self) -> int | None:
+        """How many steps the run has, where that is known."""
         each = self._cursor.batches_per_epoch
         of_epochs = None if each is None or self.epochs is None else each * self.epochs
         return min((n for n in (of_epochs, self._steps) if n is not None), default=None)
@@ -177,7 +182,8 @@ class Run:
 
     def _is_to_resume(self) -> bool:
         """Whether there is a checkpoint to go on from. Refuses ranks whose runs are others."""
-        own = {"checkpoint": self._resume and os.path.exists(_runtime.checkpoint_file_of(self.checkpoint)),
+        resumes = self._resume and self.checkpoint is not None and os.path.exists(_runtime.checkpoint_file_of(self.checkpoint))
+        own = {"checkpoint": resumes,
                "checkpoint in a folder": self.checkpoint is not None and _runtime.is_checkpoint_folder(self.checkpoint), "batches per epoch": self._cursor.batches_per_epoch, "epochs": self.epochs, "steps": self._steps,
                "save_every": self._save_every, "evaluate_every": self._evaluate_every, "evaluations": self.evaluates}
         first, *others = self._ranks.exchange("fit", own)
@@ -186,7 +192,7 @@ class Run:
                 if value != first[what]:
                     raise RankFailedError(f"RANK_FAILED: {what} of fit: rank 0 has {first[what]}, and rank {rank} has {value}; every rank takes the same "
                                           "steps, a DistributedSampler gives each as many batches, and all read the checkpoint of rank 0")
-        return own["checkpoint"]
+        return resumes
 
     def _agree(self, when: str) -> None:
         """What one rank is asked to stop by, all stop by."""
@@ -242,6 +248,7 @@ class Run:
             self._save()
 
     def _evaluate(self) -> None:
+        assert self._evaluate_on is not None  # it evaluates
         self.metrics = self.trainer.evaluate_on(self._evaluate_on, metrics=self._metrics, to_batch=self._to_batch)
         self.history.evaluations.append(Evaluation(self.step, self.epoch, self.metrics))
         if isinstance(self._scheduler, ReduceLROnPlateau):
@@ -274,6 +281,7 @@ class Run:
         notes = {"fit": {"step": self.step, "epoch": self.epoch, "batch": self.batch, "loss": self.loss, "state": own}}
         if others:
             notes["fit"]["others"] = others  # of the ranks behind the first one
+        assert self.checkpoint is not None  # else nobody saves
         if self.trainer.seals_at(self.checkpoint):
             self.trainer.seal(notes=notes)
         else:
@@ -282,6 +290,7 @@ class Run:
         self._tell("on_save")
 
     def _load(self) -> None:
+        assert self.checkpoint is not None  # else there is nothing to go on from
         notes = self.trainer.resume(self.checkpoint).get("fit")
         if notes is None:
             raise InvalidArgumentError(f"{self.checkpoint} is a checkpoint that fit has not written, which does not say where in the data it was; load "
@@ -327,4 +336,5 @@ def _packed(state: dict[str, Any]) -> str:
 
 
 def _unpacked(text: str) -> dict[str, Any]:
-    return torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True)
+    state: dict[str, Any] = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True)
+    return state

@@ -67,7 +67,7 @@ def verify_values(text: str, name: str, values: Mapping[str, Any], *, training: 
                 launches, calls, VARIABLE)
 
 
-def _torch(value) -> torch.Tensor:
+def _torch(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
-    return torch.from_numpy(np.array(value)) if hasattr(value, "__array__") else torch.from_dlpack(value)
+    return torch.from_numpy(np.array(value)) if hasattr(value, "__array__") else torch.from_dlpack(value)  # type: ignore[attr-defined]  # public, and left out of __all__

@@ -48,7 +48,7 @@ def to_capture(module: nn.Module, args: Any, kwargs: Any) -> tuple[nn.Module, An
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     bare = without_bytes(module, mode)
 
-    def described(x):
+    def described(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
         with mode:
@@ -90,8 +90,8 @@ def drawn(part: nn.Module, init: Init | None) -> dict[str, torch.Tensor]:
     bare.__dict__["_parameters"], bare.__dict__["_buffers"] = dict(part._parameters), dict(part._buffers)
     bare.to_empty(device="cpu", recurse=False)
     with torch.no_grad():
-        if hasattr(bare, "reset_parameters"):
-            bare.reset_parameters()
+        if callable(reset := getattr(bare, "reset_parameters", None)):
+            reset()
         if init is not None:
             init(bare)
     found = _own(bare)

@@ -68,6 +68,11 @@ static nb::dict toDict(const TensorMap &map) {
   return result;
 }
 
+/// Has notebooks show objects as the function of segue/notebooks.py called `function` does.
+static auto asNotebooksShow(const char *function) {
+  return [function](nb::handle self) { return nb::module_::import_("segue.notebooks").attr(function)(self); };
+}
+
 static nb::tuple shapeOf(const Shape &shape) {
   nb::list extents;
   for (int64_t extent : shape)
@@ -125,7 +130,8 @@ static void bindTensor(nb::module_ &m) {
       .def_prop_ro("seconds", &Device::seconds)
       .def_prop_ro("fused_calls", [](Device &device) { return device.engine().fusedCalls(); })
       .def_prop_ro(
-          "stitch_report", [](Device &device) { return &stitchReport(device); }, nb::rv_policy::reference_internal);
+          "stitch_report", [](Device &device) { return &stitchReport(device); }, nb::rv_policy::reference_internal)
+      .def("__repr__", [](const Device &device) { return "<device " + std::string(device.name()) + ">"; });
 
   nb::class_<StitchReport>(m, "StitchReport")
       .def_prop_ro("steps", &StitchReport::steps)
@@ -134,7 +140,8 @@ static void bindTensor(nb::module_ &m) {
       .def("write_hints", &StitchReport::writeHints, "path"_a)
       .def("reset", &StitchReport::reset);
 
-  nb::class_<Tensor>(m, "Tensor")
+  nb::class_<Tensor>(m, "Tensor", "A tensor of the runtime, which speaks DLPack: torch.from_dlpack(tensor) has it without a copy where "
+                                  "its device has the host's memory.")
       .def_static(
           "wrap",
           [](const DeviceRef &device, const nb::ndarray<nb::ro> &array, bool writable,
@@ -196,7 +203,7 @@ static void bindBinary(nb::module_ &m) {
       .def_ro("recompute_flops", &SavePoint::recomputeFlops)
       .def_ro("block", &SavePoint::block);
 
-  nb::class_<Program>(m, "Program")
+  nb::class_<Program>(m, "Program", "A program of a binary: forward, backward, optimizer, inference.")
       .def_prop_ro("name", &Program::name)
       .def_prop_ro("inputs", &Program::inputs)
       .def_prop_ro("outputs", &Program::outputs)
@@ -210,6 +217,15 @@ static void bindBinary(nb::module_ &m) {
         for (const CommandCount &count : p.commandCounts())
           counts[count.kind.c_str()] = count.count;
         return counts;
+      })
+      .def("_repr_html_", asNotebooksShow("program"))
+      .def("__repr__", [](const Program &p) {
+        uint64_t commands = 0;
+        for (const CommandCount &count : p.commandCounts())
+          commands += count.count;
+        return "<program " + std::string(p.name()) + ": " + std::to_string(p.inputs().size()) + " inputs, " +
+               std::to_string(p.outputs().size()) + " outputs, " + std::to_string(commands) + " commands, arena of " +
+               std::to_string(p.arenaBytes()) + " bytes>";
       });
 
   m.def(
@@ -221,7 +237,7 @@ static void bindBinary(nb::module_ &m) {
       [](const nb::bytes &bytes, const std::string &code) { return Signatures::ofUser().hasCode(bytesOf(bytes), code); },
       "bytes"_a, "code"_a);
 
-  nb::class_<Binary>(m, "Binary")
+  nb::class_<Binary>(m, "Binary", "The programs and kernels that were compiled of a module; what a .segue file holds.")
       .def_static(
           "load",
           [](const std::filesystem::path &path, std::optional<bool> allowNative) {
@@ -255,6 +271,11 @@ static void bindBinary(nb::module_ &m) {
           segments.emplace_back(segment.kind + (segment.capability ? " sm_" + std::to_string(segment.capability) : ""),
                                 segment.bytes);
         return segments;
+      })
+      .def("_repr_html_", asNotebooksShow("binary"))
+      .def("__repr__", [](const Binary &b) {
+        return "<binary " + std::string(b.name()) + ": " + std::to_string(b.programs().size()) + " programs, " +
+               std::to_string(b.bytes()) + " bytes>";
       });
 }
 
@@ -414,7 +435,10 @@ static void bindSession(nb::module_ &m) {
           "lines"_a)
       .def("write", &RunReport::write, "path"_a, ReleaseGil());
 
-  nb::class_<StepResult>(m, "StepResult")
+  nb::class_<StepResult>(m, "StepResult",
+                         "What a training step has found, as trainer.last has it: the loss, the norm of the gradients before they were "
+                         "clipped, the factor that clipping multiplied them by, the number of the step, the scale of its loss, whether it "
+                         "was skipped, and the outputs of the last module by name.")
       .def_ro("loss", &StepResult::loss)
       .def_ro("grad_norm", &StepResult::gradNorm)
       .def_ro("clip", &StepResult::clip)
@@ -422,6 +446,7 @@ static void bindSession(nb::module_ &m) {
       .def_ro("loss_scale", &StepResult::lossScale)
       .def_ro("is_skipped", &StepResult::isSkipped)
       .def_prop_ro("outputs", [](const StepResult &r) { return toDict(r.outputs); })
+      .def("_repr_html_", asNotebooksShow("step_result"))
       .def("__repr__", [](const StepResult &r) {
         char numbers[96];
         std::snprintf(numbers, sizeof numbers, "loss=%.6g, grad_norm=%.6g", r.loss, r.gradNorm);

@@ -91,8 +91,8 @@ def stepped(net):
     (lambda net: torch.optim.Adam(net.first.parameters()), "parameter 'last.weight' is trained, but the optimizer does not have it"),
     (lambda net: torch.optim.Adam([*net.parameters(), nn.Parameter(torch.zeros(3))]), r"of shape \[3\] that no module of the trainer trains"),
     (stepped, "the torch.optim.Adam has made steps, whose states would be lost"),
-    (lambda net: torch.optim.NAdam, r"the optimizer is a type; give segue.NAdam\(...\)"),
-    (lambda net: "adam", r"the optimizer is a str; give segue.AdamW\(...\)"),
+    (lambda net: torch.optim.NAdam, r"the optimizer is the class NAdam; give segue.NAdam\(lr=...\)"),
+    (lambda net: "adam", r"the optimizer is a str; give segue.AdamW\(lr=...\)"),
 ])
 def test_what_cannot_be_followed(make, said):
     net = Net()
@@ -121,7 +121,7 @@ def test_one_name_in_two_groups():
 
 def test_files_and_forecasts_take_ours():
     net = Net()
-    with pytest.raises(segue.InvalidArgumentError, match=r"the optimizer is a SGD; give segue.SGD\(...\)"):
+    with pytest.raises(segue.InvalidArgumentError, match=r"the optimizer is a SGD; give segue.SGD\(lr=...\)"):
         segue.compile(net, batches(1)[0], optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
 
 

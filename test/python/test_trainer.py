@@ -242,7 +242,7 @@ def test_batches_without_names_and_what_is_printed():
     with pytest.raises(segue.InvalidArgumentError, match="a batch has 1 tensor, and the modules take 2 inputs from outside: x, y"):
         trainer.step(x)
     for plain in (model, [model], {"a": model}):
-        with pytest.raises(segue.InvalidArgumentError, match=r"is a Regression, which is not compiled; give it segue.compile\(module, example\)"):
+        with pytest.raises(segue.InvalidArgumentError, match=r"is a Regression, which is not compiled by segue; give it segue.compile\(module, example\)"):
             segue.Trainer(plain, optimizer=segue.AdamW())
 
 

@@ -258,7 +258,7 @@ def test_early_stop_restores_the_best(tmp_path, has_file):
     (dict(evaluate_on=[]), "there was no batch to evaluate on"),
     (dict(save_every=3), "give it checkpoint="),
     (dict(schedule_by="hour"), "schedule_by of fit is 'hour'"),
-    (dict(callbacks=[print]), "a callback is a builtin_function_or_method, which is never called; give an object with on_begin, on_step"),
+    (dict(callbacks=[print]), "a callback is a function, which is never called; give an object with on_begin, on_step"),
     (dict(callbacks=[segue.EarlyStop]), "a callback is the class EarlyStop"),
     (dict(callbacks=[segue.EarlyStop()]), "EarlyStop goes by evaluations, and fit has none"),
     (dict(evaluate_on=loader(), callbacks=[segue.EarlyStop(monitor="accuracy")]), "EarlyStop monitors 'accuracy', and an evaluation has 'loss'"),
@@ -266,7 +266,7 @@ def test_early_stop_restores_the_best(tmp_path, has_file):
     (dict(checkpoint="/nowhere/run"), "/nowhere/run"),
     (dict(batches=[]), "an epoch has no batches"),
     (dict(batches=iter(loader()), epochs=2), "an iterator gives its batches once"),
-    (dict(batches=3), "batches are a int, which cannot be iterated"),
+    (dict(batches=3), "batches are an int, which cannot be iterated"),
 ])
 def test_what_does_not_go_together_is_refused(given, said):
     trainer = trainer_of(Regression(), optimizer=SGD)

@@ -15,10 +15,12 @@ are translated by `nodes.py`.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging
 import os
 import traceback
 import warnings
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
@@ -81,7 +83,7 @@ def exported(module, args, kwargs):
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), without_cudnn():
+        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), without_cudnn(), _silent():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
@@ -93,12 +95,35 @@ def exported(module, args, kwargs):
         first = str(error).strip().splitlines()
         why = f"{type(error).__name__}: {first[0] if first else ''}"
         if type(error).__name__ == "GuardOnDataDependentSymNode":
-            why = ("what it does depends on what a tensor holds (in an if, a size, a range), and a program is compiled before it holds "
-                   "anything; use torch.where, masks or sizes that shapes give")
+            why = ("what it does depends on what a tensor holds (in an if, a size, a range, by .item() or float()), and a program is compiled before "
+                   "it holds anything; use torch.where, masks or sizes that shapes give, and keep numbers of tensors tensors")
+        elif ".numpy() is not supported" in why:
+            why = (".numpy() makes an array of what a tensor holds, and a program is compiled before it holds anything; compute it by operators of PyTorch, "
+                   "or before the module is called")
         where = _line_of(error)
         raise ExportError(f"torch.export could not capture {type(module).__name__}{f', at {where}' if where else ''}: {why}",
                           report={"module": type(module).__name__, "source": where}) from error
     return program
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """PyTorch says what cannot be exported in its logs and prints the graph so far; here the error says it. With TORCH_LOGS set all is said."""
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")]
+    were_disabled = [logger.disabled for logger in loggers]
+    said = vars(importlib.import_module("torch.export._trace"))  # which PyTorch imports at the first export
+    said["print"] = lambda *_, **__: None  # of the graph; the module has no print of its own
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        del said["print"]
+        for logger, was_disabled in zip(loggers, were_disabled):
+            logger.disabled = was_disabled
 
 
 def _line_of(error: BaseException) -> str:

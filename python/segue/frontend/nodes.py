@@ -139,7 +139,11 @@ class NodeTranslator:
             raise self._without_lowering(node)
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(expected)):
             raise self._unsupported(node, lacking.reason(operator_of(node)) or lacking.COMPLEX)
-        results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
+        try:
+            results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
+        except UnsupportedOpError:
+            raise self._unsupported(node, "how many elements it gives depends on values of a tensor (a mask as an index, nonzero, unique), and the shapes "
+                                          "of a program are fixed; use torch.where, or multiply by the mask") from None
         used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
         first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
         layout = None

@@ -277,7 +277,7 @@ class GraphWriter:
     def binary(self, name: str, a: Value, b: Value) -> Value:
         """Broadcasts both to one shape; element types must already agree."""
         if a.dtype != b.dtype:
-            raise InvalidArgumentError(f"segue.{name} of {a.dtype} and {b.dtype}")
+            raise InvalidArgumentError(f"segue.{name} of {a.dtype} and {b.dtype}; convert one of them, as by x.to({b.dtype})")
         a, b = self.broadcast_together(a, b)
         return self.emit(name, f"{a.name}, {b.name}", a.type, [(a.shape, a.dtype)], [a, b])[0]
 
@@ -386,7 +386,7 @@ class GraphWriter:
     def dot_general(self, a: Value, b: Value, batch, contract) -> Value:
         """`batch` and `contract` are pairs (dimensions of a, dimensions of b); element types must already agree."""
         if a.dtype != b.dtype:
-            raise InvalidArgumentError(f"segue.dot_general of {a.dtype} and {b.dtype}")
+            raise InvalidArgumentError(f"segue.dot_general of {a.dtype} and {b.dtype}; convert one of them, as by x.to({b.dtype})")
         free_a = [d for i, d in enumerate(a.shape) if i not in batch[0] and i not in contract[0]]
         free_b = [d for i, d in enumerate(b.shape) if i not in batch[1] and i not in contract[1]]
         shape = tuple([a.shape[i] for i in batch[0]] + free_a + free_b)

@@ -472,7 +472,8 @@ std::vector<Tensor> SessionState::runForward(const Wiring &wiring, const TensorM
     ranks->leaveStage(outputs, ids);
   if (!hasLoss(portsNow()))
     throw Error(ErrorCode::InvalidArgument,
-                "no module of the session has a float scalar output called \"loss\"; training needs one");
+                "no module of the session has a float scalar output called \"loss\"; training needs one: return a scalar, or "
+                "a dictionary with one under \"loss\"");
   lastOutputs = byName(portsNow().back().outputs, outputs.back());
   return found;
 }

@@ -44,12 +44,21 @@ static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> mo
   throw Error(ErrorCode::NameUnknown, "wiring: module " + inQuotes(name) + " does not exist" + nearestHint(name, known));
 }
 
+/// What to do about a tensor that does not fit.
+static std::string wayOut(const TensorDesc &given, const TensorDesc &declared) {
+  if (given.shape == declared.shape)
+    return "convert it to " + std::string(name(declared.element));
+  if (std::ranges::count(given.shape, 0) > std::ranges::count(declared.shape, 0))
+    return "it has no elements; leave such a batch out";
+  return "compile the module for this shape";
+}
+
 /// Throws unless shape and element type are the same; the error says who wants and who gives.
 static void checkFits(const TensorDesc &given, std::string_view from, const Value &input, std::string_view module) {
   if (given.shape != input.desc().shape || given.element != input.desc().element)
     throw Error(ErrorCode::LayoutMismatch, "module " + inQuotes(module) + ", input " + inQuotes(input.name) + ": " +
                                                given.str() + " given by " + std::string(from) + ", " +
-                                               input.desc().str() + " declared; compile the module for this shape");
+                                               input.desc().str() + " declared; " + wayOut(given, input.desc()));
 }
 
 static std::string outputText(const ModulePorts &module, const Value &output) {

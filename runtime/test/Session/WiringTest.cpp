@@ -101,7 +101,9 @@ TEST(Wiring, ErrorsNameModuleInputWantedAndGiven) {
                "module \"back\", input \"a\": f32[4,5] given by output \"h\" of module \"front\", f32[2,3] declared");
   EXPECT_ERROR(wire(modules, {in("x", {7})}), LayoutMismatch,
                "module \"front\", input \"x\": f32[7] given by the batch, f32[2,3] declared");
-  EXPECT_ERROR(wire(modules, {value("x", Role::Input, {2, 3}, ElementType::i64)}), LayoutMismatch, "i64[2,3] given");
+  EXPECT_ERROR(wire(modules, {value("x", Role::Input, {2, 3}, ElementType::i64)}), LayoutMismatch,
+               "i64[2,3] given by the batch, f32[2,3] declared; convert it to f32");
+  EXPECT_ERROR(wire(modules, {in("x", {0, 3})}), LayoutMismatch, "f32[2,3] declared; it has no elements; leave such a batch out");
   EXPECT_ERROR(wire(modules, {}), MissingInput,
                "module \"front\", input \"x\" (f32[2,3]): nothing gives it; the batch has no tensors, and there is no "
                "module before it");
