@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/$(BUILD)/python
 
-.PHONY: all setup configure build demo check check-long check-sanitizers bench format tidy docs clean
+.PHONY: all setup configure build demo check check-long check-sanitizers bench format tidy docs screenshots clean
 
 all: build
 
@@ -64,6 +64,10 @@ docs: build
 	@cmake --build $(BUILD) --target segue-doc
 	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
 	@$(PYTHON) tools/operators_page.py >$(BUILD)/operators.md && mv $(BUILD)/operators.md docs/operators.md
+
+# The pictures of a run's page and of its memory in docs/images; needs chromium-headless-shell.
+screenshots: build
+	@$(PYTHON) tools/screenshots.py
 
 clean:
 	rm -rf $(BUILD)

@@ -58,7 +58,7 @@ def within(budget: int, folder: Path) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--percent", type=float, default=60, help="of the memory that a step takes by itself")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=8)  # the eighth is traced, when plan and times are steady
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--out", type=Path, default=Path("out/cap"))
     args = parser.parse_args()

@@ -34,9 +34,9 @@ def data_of(page: Path) -> dict:
     return json.loads(found[1])
 
 
-def timeline_of(page: Path, data: dict, step: int) -> dict:
-    for timeline in data["timelines"]:
-        if timeline["step"] == step:
+def timeline_of(page: Path, data: dict, step: int | None) -> dict:
+    for timeline in reversed(data["timelines"]):
+        if step is None or timeline["step"] == step:
             return timeline
     raise SystemExit(f"{page}: step {step} was not traced; there are {[t['step'] for t in data['timelines']]}")
 
@@ -48,9 +48,10 @@ def stack(axes, held: dict) -> None:
                    colors=[COLORS[name] for name in names], alpha=0.85)
 
 
-def draw(page: Path, beside: Path | None, step: int):
+def draw(page: Path, beside: Path | None, step: int | None):
     data = data_of(page)
     timeline = timeline_of(page, data, step)
+    step = timeline["step"]
     disk_held = timeline.get("disk", {"ms": []})
     has_disk = bool(disk_held["ms"])
     figure, (memory, *disk, link) = plt.subplots(3 if has_disk else 2, 1, figsize=(9, 7.2 if has_disk else 5.2), sharex=True,
@@ -94,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path, help="what --report wrote")
     parser.add_argument("--beside", type=Path, help="the page of a run without the cap")
-    parser.add_argument("--step", type=int, default=4, help="a step that was traced")
+    parser.add_argument("--step", type=int, help="a step that was traced; default: the last one, as the first ones plan")
     parser.add_argument("-o", "--output", type=output, required=True, help=".png or .svg")
     args = parser.parse_args()
     draw(args.page, args.beside, args.step).savefig(args.output, dpi=150)

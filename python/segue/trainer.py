@@ -119,7 +119,8 @@ class Trainer(Checkpoints, Figures, Parameters):
         the trainer's life calls. It is kept in memory until then: trace some steps, not a whole training.
     report : path, optional
         A file for a page of the run (HTML that needs no network): memory by phase and by service against the cap, transfers
-        against the link's limit, precision per block, stalls, losses, copies elided. Written when the trace is.
+        against the link's limit, who holds the most with lines of the source, precision per block, stalls, losses, copies elided.
+        It is there from the first step on and written again every few seconds; a browser that shows it follows. The last time is when the trace is written.
     aliases : sequence of pairs
         What the slab of the config and files of weights may call parameters: runs of names that mean the same, as
         ``("fc.base", "fc")`` for an adapter around ``fc``. The component ``orig`` of an adapter may always be missing.
@@ -265,6 +266,9 @@ class Trainer(Checkpoints, Figures, Parameters):
             strategy=self._ranks.strategy, stages=self._ranks.stages)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
+        if self._report is not None:
+            self._report.keep_at(os.fspath(report))
+            self._report.describe(self._model_name(), self._session, json.dumps(self._settings(budget, seed)))
         self._hooks: list[GradientHook] = []
         self._frozen = self._captured = Frozen.of(self._session.parameters)
         self._counts = self._frozen.counts(optimizer, [])
@@ -337,10 +341,20 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     # --- training ---------------------------------------------------------------------
 
+    def _model_name(self) -> str:
+        return ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
+
+    def _settings(self, budget: int | str | None, seed: int) -> dict[str, Any]:
+        """What the page of a run says of this one, by the names that the user knows."""
+        settings = {"optimizer": type(self.optimizer).__name__, "learning rate": self.optimizer.rates(0)[0], "clip_grad_norm": self._clip_grad_norm or None,
+                    "grad_accumulation": self.grad_accumulation if self.grad_accumulation > 1 else None, "budget": budget,
+                    "precision": ", ".join(dict.fromkeys(module.precision or "f32" for module in self.modules.values())), "seed": seed or None,
+                    "distributed": f"{self._ranks.strategy}, {self._ranks.count} ranks" if self._ranks.are_several else None}
+        return {name: value for name, value in settings.items() if value is not None}
+
     def __repr__(self) -> str:
         count = sum(math.prod(p.shape) for p in self._session.parameters if p.trained)
-        modules = ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
-        return f"Trainer({modules}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
+        return f"Trainer({self._model_name()}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
             f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
 
     def _repr_html_(self) -> str:
@@ -412,6 +426,8 @@ class Trainer(Checkpoints, Figures, Parameters):
                 self.last = self._session.step(batches, rates, hooks)
             except Exception as error:
                 self._ranks.told(error)
+                if self._report is not None:
+                    self._report.add_failure(str(error))
                 raise
             seconds = time.perf_counter() - begin
             self._times.append(seconds)

@@ -423,7 +423,15 @@ static void bindSession(nb::module_ &m) {
           },
           "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(), "trace"_a = nb::none(),
           nb::keep_alive<1, 5>())
-      .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a)
+      .def(
+          "describe",
+          [](RunReport &self, std::string model, const Session &session, const std::string &settings) {
+            self.describe(std::move(model), session.parameters(), Json::parse(settings));
+          },
+          "model"_a, "session"_a, "settings"_a)
+      .def("keep_at", &RunReport::keepAt, "path"_a, "seconds"_a = 2.0)
+      .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a, ReleaseGil())
+      .def("add_failure", &RunReport::addFailure, "sentence"_a)
       .def(
           "set_ranks",
           [](RunReport &self, const std::vector<std::string> &lines) {

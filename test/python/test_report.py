@@ -10,9 +10,9 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ import torch.nn as nn
 import segue
 from nets import Net
 
-BUILD = Path(os.environ.get("SEGUE_BUILD", Path(__file__).resolve().parents[2] / "build"))
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 RUN = BUILD / "bin" / "segue-run"
 MIB = 2**20
 
@@ -98,6 +99,12 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
     assert data["version"] == 1 and data["device"] == device and data["cap_bytes"] == cap
     assert data["link"] == {"h2d_bytes_per_second": 4e9, "d2h_bytes_per_second": 4e9}
 
+    head = data["head"]
+    assert head["model"] == "Net" and head["parameters"] == head["trained"] == sum(p.numel() for p in Net(layers=5).parameters())
+    assert head["settings"] == {"optimizer": "AdamW", "learning rate": 1e-3, "clip_grad_norm": 1.0, "precision": "f32"}
+    assert head["config"]["stagehand"]["activation_stagehand"]["mode"] == mode and head["peak_bytes"] <= cap
+    assert head["version"] == "0.1.0" and "processor" in head["machine"] and head["began"] <= head["written"] and "refresh_seconds" not in head
+
     steps = data["steps"]
     assert steps["step"] == [1, 2, 3, 4, 5, 6]
     assert steps["columns"]["loss"]["mean"] == [r.loss for r in results]
@@ -121,6 +128,15 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
         assert len(memory["ms"]) == len(memory["total"]) and 0 < max(memory["total"]) <= cap
         assert [sum(parts) for parts in zip(*memory["by"].values())] == memory["total"]
         assert max(memory["by"]["activations"]) > 0
+        # Who holds the most is told by name, with the line of the model that made it.
+        peak = timeline["peak"]
+        assert peak["bytes"] == max(memory["total"]) == sum(holder["bytes"] for holder in peak["held"])
+        assert peak["ms"] == pytest.approx(memory["ms"][memory["total"].index(peak["bytes"])], abs=1e-3)
+        assert [h["bytes"] for h in peak["held"]] == sorted((h["bytes"] for h in peak["held"]), reverse=True)
+        saved = [h for h in peak["held"] if h["role"] == "saved" and h["value"] != "(restored)"]
+        assert (saved or mode == "watermark") and all(re.search(r"nets\.py:\d+:\d+", h.get("location", "")) and h["kind"] == "activations" for h in saved), saved
+        weight = next(h for h in peak["held"] if h["value"].endswith(".weight") and h["kind"] == "weights")
+        assert re.search(rf"nets\.py:\d+:\d+ \({re.escape(weight['value'].removesuffix('.weight'))}\)", weight["location"])
         # A session's own tensors have their names, but a few numbers for the device.
         assert max(memory["by"]["weights"]) > 0 and max(memory["by"]["optimizer"]) > 0
         assert max(memory["by"].get("other", [0])) <= 64
@@ -134,7 +150,7 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
     assert data["seams"]["elided"] > 0 and isinstance(data["seams"]["edges"], list)
 
     text = page.read_text()
-    for outside in ("http://www.w3.org/2000/svg",):  # a name, not an address that anybody asks
+    for outside in ("http://www.w3.org/2000/svg", "http-equiv"):  # names, not addresses that anybody asks
         text = text.replace(outside, "")
     assert "http" not in text and "src=" not in text and "@import" not in text
 
@@ -152,6 +168,99 @@ def test_a_page_without_services(tmp_path):
     assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4, 5]
     spans = [e["name"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
     assert spans.count("backward") == 5
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:dram=32MiB,pinned=32MiB,link=4GB/s"])
+def test_a_trace_has_kernels_and_copies(tmp_path, device):
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    trainer = segue.Trainer([segue.compile(Net(layers=5), (x, y), device=device)], optimizer=segue.SGD(lr=0.1), trace=tmp_path / "trace.json")
+    trainer.step(x=x, y=y)
+    trainer.profile([(x, y)] * 2, steps=1)  # which times the same commands by itself
+    trainer.step(x=x, y=y)
+    trainer.close()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    track = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = [e for e in events if e["ph"] == "X"]
+    commands = [e for e in spans if track[e["tid"]] == "compute" and "program" in e["args"]]
+    # Five layers, forward and twice backward but for the first, in each of three steps.
+    products = [e for e in commands if e["args"]["kind"] == "Matmul"]
+    assert len(products) == 3 * (5 + 2 * 5 - 1) or len(products) == 3 * (5 + 2 * 5)
+    assert all(e["args"]["bytes"] > 0 and e["args"]["flops"] == 2 * 8 * 64 * 64 and "nets.py:" in e["args"]["location"] for e in products)
+    assert any(e["name"].startswith("launch ") and e["args"]["bytes"] > 0 for e in commands)
+    # They lie within the phase of their program, one behind the other.
+    for phase in (e for e in spans if track[e["tid"]] == "phase" and e["name"] == "backward"):
+        inside = [e for e in commands if phase["ts"] - 1e-3 <= e["ts"] <= phase["ts"] + phase["dur"]]
+        assert any(e["args"]["program"] == "backward" for e in inside) and not any(e["args"]["program"] == "forward" for e in inside)
+    commands.sort(key=lambda e: e["ts"])
+    assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-3 for a, b in zip(commands, commands[1:]))
+    copies = [e for e in spans if track[e["tid"]] == "h2d"]
+    assert bool(copies) == (device != "cpu") and all(e["args"]["bytes"] > 0 for e in copies)
+
+
+def test_a_page_that_follows_its_run(tmp_path):
+    page = tmp_path / "run.html"
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    with segue.Trainer([segue.compile(Net(layers=5), (x, y))], optimizer=segue.SGD(lr=0.1), report=page) as trainer:
+        assert not page.exists()
+        trainer.step(x=x, y=y)
+        first = page.read_text()
+        assert data_of(page)["head"]["refresh_seconds"] == 2 and data_of(page)["steps"]["lines"] == 1
+        for _ in range(3):  # far less than two seconds
+            trainer.step(x=x, y=y)
+        assert page.read_text() == first
+        with pytest.raises(segue.NanLossError):
+            trainer.step(x=x * math.nan, y=y)
+    head, steps = data_of(page)["head"], data_of(page)["steps"]
+    assert "refresh_seconds" not in head and steps["lines"] == 4
+    assert "NAN_LOSS" in head["failure"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.html"]
+
+
+def test_segue_run_keeps_a_page(tmp_path):
+    """segue-run train --report, followed until somebody ends it. A pipe gets one page, at the end."""
+    compiled = [BUILD / "bin" / "segue-compile", ROOT / "test/tools/segue-run/Inputs/bigram.mlir", "--optimizer=adamw", "-o", tmp_path / "bigram.segue"]
+    subprocess.run(compiled, check=True, timeout=60)
+    (tmp_path / "text").write_bytes(b"abcdefgh" * 500)
+    train = [RUN, "train", tmp_path / "bigram.segue", "--parameter", "table=256x256xf32=0.01", "--data", tmp_path / "text", "--lr", "0.02", "--report"]
+    page = tmp_path / "run.html"
+    with subprocess.Popen([*train, page, "--steps", "10000000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        until = time.monotonic() + 60
+        while not page.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert data_of(page)["head"]["refresh_seconds"] == 2
+        run.terminate()
+        run.wait(timeout=60)
+    data = data_of(page)
+    assert "refresh_seconds" not in data["head"] and data["head"]["model"] == "bigram" and data["head"]["settings"] == {"learning rate": 0.02}
+    assert data["head"]["parameters"] == 256 * 256 and data["steps"]["lines"] > 1
+    piped = subprocess.run([*train, "/dev/stderr", "--steps", "3"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert piped.returncode == 0 and piped.stderr.count("<!DOCTYPE html>") == 1
+
+
+def test_the_page_is_written_seldom(tmp_path):
+    """At once where no time is to pass between two pages, but no more than a fiftieth of the time goes into it."""
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    trainer = segue.Trainer([segue.compile(Net(layers=5), (x, y))], optimizer=segue.SGD(lr=0.1), report=tmp_path / "run.html")
+    trainer._report.keep_at(tmp_path / "run.html", seconds=0)
+    written = 0
+    begin, before = time.perf_counter(), None
+    while time.perf_counter() - begin < 1:
+        trainer.step(x=x, y=y)
+        now = (tmp_path / "run.html").stat().st_mtime_ns
+        written, before = written + (now != before), now
+    trainer.close()
+    assert written >= 2 and data_of(tmp_path / "run.html")["steps"]["lines"] > 2 * written
+
+
+def test_a_run_goes_on_without_its_page(tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    trainer = segue.Trainer([segue.compile(Net(layers=5), (x, y))], optimizer=segue.SGD(lr=0.1), report=folder / "run.html")
+    folder.rmdir()
+    trainer.step(x=x, y=y)
+    with pytest.raises(segue.FileError):
+        trainer.close()
 
 
 def report(*arguments):
@@ -235,48 +344,3 @@ def test_names_do_not_end_the_script(tmp_path):
     assert list(data_of(tmp_path / "r.html")["precision"]["blocks"]) == [hostile]
 
 
-# A document with as much of the DOM as the page uses; prints how many of each element were drawn.
-DOM = r"""
-const fs = require("fs"), page = fs.readFileSync(process.argv[2], "utf8");
-const drawn = {};
-class Node {
-  constructor(tag) { this.tag = tag; this.children = []; this.style = {}; this.attributes = {}; this.textContent = ""; drawn[tag] = (drawn[tag] || 0) + 1; }
-  appendChild(child) { this.children.push(child); return child; }
-  append(...all) { this.children.push(...all); }
-  setAttribute(key, value) {
-    if (/NaN|Infinity|undefined/.test(String(value))) throw new Error(`${this.tag} ${key}=${value}`);
-    this.attributes[key] = value;
-  }
-  addEventListener(name, listener) { this["on" + name] = listener; }
-  getBoundingClientRect() { return {left: 0, width: 560}; }
-}
-const ids = {};
-for (const [, id] of page.matchAll(/ id="([a-z]+)"/g)) ids[id] = new Node("#" + id);
-ids.data.textContent = page.match(/id="data">([\s\S]*?)<\/script>/)[1];
-global.document = {getElementById: id => ids[id], createElement: tag => new Node(tag), createElementNS: (_, tag) => new Node(tag)};
-const script = page.match(/<script>([\s\S]*)<\/script>/)[1];
-eval(script);
-if (ids.step.onchange) { ids.step.value = 0; ids.step.onchange(); }
-const walk = node => { if (node.onmousemove) node.onmousemove({clientX: 100}); (node.children || []).forEach(walk); };
-Object.values(ids).forEach(walk);
-console.log(JSON.stringify(drawn));
-"""
-
-
-@pytest.mark.skipif(not shutil.which("node"), reason="node runs the page's script")
-def test_the_page_draws(tmp_path):
-    run(tmp_path, "planned", "sim:dram=32MiB,pinned=32MiB,link=4GB/s,latency=4us")
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps(precision_line(i)) + "\n" for i in (0, 10)))
-    assert report("--telemetry", tmp_path, "-o", tmp_path / "no-trace.html").returncode == 0
-    (tmp_path / "dom.js").write_text(DOM)
-
-    def drawn(page):
-        done = subprocess.run(["node", tmp_path / "dom.js", page], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    full = drawn(tmp_path / "run.html")
-    assert full["polygon"] >= 2 * 4 and full["rect"] > 10 and full["svg"] >= 12 and full["polyline"] >= 10
-    assert full["option"] == 4
-    other = drawn(tmp_path / "no-trace.html")
-    assert other["rect"] >= 4 and "option" not in other

@@ -23,6 +23,8 @@ namespace segue::tool {
 int report(const ReportOptions &options) {
   OutputFile::check(options.output);
   RunRecords records;
+  records.head = headOfPage();
+  records.head.erase("machine"); // on which the run need not have been
   size_t unknown = 0;
   for (const std::string &path : options.telemetry)
     unknown += readTelemetry(path, records);

@@ -248,6 +248,23 @@ void MidwayCheckpoints::writeOrGoOn() {
   }
 }
 
+/// Says at the head of the page what trains, as the command line has it.
+static void describe(RunReport &report, const Session &session, const TrainOptions &options) {
+  std::string model;
+  for (const std::string &file : options.files)
+    model += (model.empty() ? "" : ", ") + std::filesystem::path(file).stem().string();
+  Json settings{{"learning rate", options.lr.front()}};
+  if (options.clip > 0)
+    settings["gradient norm clipped at"] = options.clip;
+  if (options.accumulate > 1)
+    settings["micro-batches per step"] = options.accumulate;
+  if (options.budget)
+    settings["budget in bytes"] = options.budget;
+  if (!options.ranks.empty())
+    settings["ranks"] = options.strategy;
+  report.describe(model, session.parameters(), std::move(settings));
+}
+
 /// A figure of this process in bytes, "VmRSS" or "VmHWM"; 0 where the system does not say.
 static uint64_t processBytes(std::string_view figure) {
   std::ifstream status("/proc/self/status");
@@ -353,9 +370,13 @@ static int trainAmong(Together &together, TrainOptions options) {
   std::optional<RunReport> report;
   if (!options.report.empty())
     given.events = &report.emplace(device, given.config ? &*given.config : nullptr, trace ? &*trace : nullptr);
+  if (report)
+    report->keepAt(options.report);
   std::optional<std::string> text = readTrainingData(options);
   TrainingSetup setup(device, options, text ? &*text : nullptr, std::move(given));
   Session &session = setup.session;
+  if (report)
+    describe(*report, session, options);
 
   printUnits(session);
   if (int64_t samples = session.calibrationSamples())
@@ -395,8 +416,10 @@ static int trainAmong(Together &together, TrainOptions options) {
     StepResult result;
     try {
       result = session.step(batches, options.lr);
-    } catch (const Error &) {
+    } catch (const Error &error) {
       together.know = true;
+      if (report)
+        report->addFailure(error.what());
       leave(/*isWhole=*/false).print(); // of what came before the failure
       throw;
     }

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // The lane of the device says whether commands are timed, which whoever performs one
-// asks (PerformCommand.cpp); the times lie with the operations.
+// asks (PerformCommand.cpp); sums lie with the operations, single calls with the lane.
 //
 //===----------------------------------------------------------------------===//
 
@@ -63,15 +63,30 @@ void PreparedProgram::forgetTimes() {
   }
 }
 
+std::string PreparedProgram::labelOf(const Op &op) const {
+  std::string label = std::holds_alternative<LaunchOp>(op.body) ? "launch " : "", extents = extentsOf(*op.command);
+  label += op.label;
+  return extents.empty() ? label : label + " " + extents;
+}
+
+void PreparedProgram::noteCall(Op &op, double begin, double seconds) {
+  if (lane_.timesCommands()) {
+    std::lock_guard lock(timesMutex_);
+    op.seconds += seconds;
+    ++op.calls;
+  }
+  if (lane_.notesSpans())
+    lane_.addSpan({info_.name, labelOf(op), kindOf(*op.command), image_.location(op.location), op.cost.flops,
+                   op.cost.memoryBytes, begin, seconds});
+}
+
 ProgramTimes PreparedProgram::times() const {
   ProgramTimes times{.file = image_.name(), .program = info_.name, .commands = {}};
   std::lock_guard lock(timesMutex_);
   for (const Op &op : ops_) {
     if (!op.calls)
       continue;
-    std::string label = std::holds_alternative<LaunchOp>(op.body) ? "launch " : "", extents = extentsOf(*op.command);
-    label += op.label;
-    times.commands.push_back({.label = extents.empty() ? label : label + " " + extents,
+    times.commands.push_back({.label = labelOf(op),
                               .kind = kindOf(*op.command),
                               .location = image_.location(op.location),
                               .calls = op.calls,
@@ -104,6 +119,25 @@ std::vector<ProgramTimes> SubmitLane::endTiming() {
     if (ProgramTimes times = program->times(); !times.commands.empty())
       all.push_back(std::move(times));
   return all;
+}
+
+void SubmitLane::addSpan(CommandSpan span) {
+  std::lock_guard lock(mutex_);
+  spans_.push_back(std::move(span));
+}
+
+std::vector<CommandSpan> SubmitLane::takeSpans() {
+  std::lock_guard lock(mutex_);
+  std::vector<CommandSpan> taken(std::make_move_iterator(spans_.begin()), std::make_move_iterator(spans_.end()));
+  spans_.clear();
+  return taken;
+}
+
+void CommandSpans::setOn(bool on) { device_->lane().noteSpans(on); }
+
+std::vector<CommandSpan> CommandSpans::take() {
+  device_->drain(); // whoever performs a command notes it
+  return device_->lane().takeSpans();
 }
 
 CommandTimer::CommandTimer(DeviceRef device) : device_(std::move(device)) {

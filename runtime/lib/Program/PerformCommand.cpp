@@ -70,22 +70,16 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
 /// Performs a command on devices where commands are done at once.
 void PreparedProgram::performInline(Op &op, void *const *args) {
   try {
-    if (!lane_.timesCommands())
+    if (!lane_.readsClock())
       return perform(op, args);
     double start = device_.seconds();
     perform(op, args);
-    noteTime(op, device_.seconds() - start);
+    noteCall(op, start, device_.seconds() - start);
   } catch (const Error &error) {
     if (auto *code = error.details<KernelFault::Code>())
       throw launchError(op, code->value);
     throw;
   }
-}
-
-void PreparedProgram::noteTime(Op &op, double seconds) {
-  std::lock_guard lock(timesMutex_);
-  op.seconds += seconds;
-  ++op.calls;
 }
 
 //===----------------------------------------------------------------------===//
@@ -138,7 +132,7 @@ Work PreparedProgram::workOf(Run &run, Op &op) {
     return work;
   work.run = [runPointer, opPointer] { giveQueued(*runPointer, *opPointer); };
   work.ended = [runPointer, opPointer](const Error *error) { endQueued(*runPointer, *opPointer, error); };
-  if (!lane_.timesCommands()) {
+  if (!lane_.readsClock()) {
     work.command = {op.number, std::span(run.args).subspan(op.firstOperand, op.operandCount)};
     return work;
   }
@@ -150,7 +144,7 @@ Work PreparedProgram::workOf(Run &run, Op &op) {
   };
   work.ended = [this, runPointer, opPointer, begin, end](const Error *error) {
     if (begin->isKnown() && end->isKnown())
-      noteTime(*opPointer, end->seconds() - begin->seconds());
+      noteCall(*opPointer, begin->seconds(), end->seconds() - begin->seconds());
     endQueued(*runPointer, *opPointer, error);
   };
   return work;

@@ -343,7 +343,8 @@ private:
   // These perform what queues run.
   void perform(const Op &op, void *const *args);
   void performInline(Op &op, void *const *args);
-  void noteTime(Op &op, double seconds);
+  std::string labelOf(const Op &op) const;
+  void noteCall(Op &op, double begin, double seconds);
   Work workOf(Run &run, Op &op);
   static bool mayBegin(Run &run, const Op &op) noexcept;
   static void giveQueued(Run &run, Op &op);

@@ -20,8 +20,10 @@
 #define SEGUE_LIB_PROGRAM_SUBMITLANE_H
 
 #include "segue/runtime/Memory/DeviceMemory.h"
+#include "segue/runtime/Program/CommandTimer.h"
 #include "segue/runtime/Program/StitchReport.h"
 #include <atomic>
+#include <deque>
 #include <set>
 #include <vector>
 
@@ -29,7 +31,6 @@ namespace segue::inline runtime {
 
 class BinaryImage;
 class PreparedProgram;
-struct ProgramTimes;
 
 class SubmitLane {
 public:
@@ -64,12 +65,18 @@ public:
   /// Returns a copy of `text` that lives as long as the device; one per text.
   std::string_view intern(const std::string &text);
 
-  /// Returns whether commands are timed. Any thread may call.
+  /// Returns whether commands are timed in sum, whether each call is noted, and whether either is so. Any thread may call.
   bool timesCommands() const { return timesCommands_.load(std::memory_order_relaxed); }
+  bool notesSpans() const { return notesSpans_.load(std::memory_order_relaxed); }
+  bool readsClock() const { return timesCommands() || notesSpans(); }
   /// Begins to time the commands of all programs; false if they are timed already.
   bool beginTiming();
   /// Ends that, and returns what they have taken: the programs that ran.
   std::vector<ProgramTimes> endTiming();
+  void noteSpans(bool on) { notesSpans_.store(on, std::memory_order_relaxed); }
+  /// Adds a call. Any thread may call.
+  void addSpan(CommandSpan span);
+  std::vector<CommandSpan> takeSpans();
 
   /// Adds a program that keeps storages between runs and gives them up when the device runs
   /// out of memory.
@@ -111,13 +118,15 @@ private:
   /// The number of submits inside of the outermost one. It belongs to the holder.
   uint32_t depth_ = 0;
   std::atomic<uint64_t> collisions_{0};
-  std::atomic<bool> timesCommands_{false};
+  std::atomic<bool> timesCommands_{false}, notesSpans_{false};
 
   Device &device_;
   StitchReport report_;
   std::mutex mutex_;
   std::set<std::string, std::less<>> texts_;
   std::vector<PreparedProgram *> programs_;
+  /// A deque: a call is not to wait until all before it have been moved.
+  std::deque<CommandSpan> spans_;
   DeviceMemory::RoomMakerHandle roomMaker_;
 };
 

@@ -25,9 +25,9 @@ std::string kindOfRole(const std::string &role) {
   return found == known.end() ? "other" : found->second;
 }
 
-std::map<std::string, uint64_t> liveByRole(const DeviceMemory &memory, Space space) {
+std::map<std::string, uint64_t> liveByRole(std::span<const MemoryHolder> holders) {
   std::map<std::string, uint64_t> bytes;
-  for (const MemoryHolder &holder : memory.holders(space))
+  for (const MemoryHolder &holder : holders)
     if (holder.liveBytes)
       bytes[roleOf(holder.owner)] += holder.liveBytes;
   return bytes;
@@ -35,7 +35,7 @@ std::map<std::string, uint64_t> liveByRole(const DeviceMemory &memory, Space spa
 
 std::map<std::string, uint64_t> liveByKind(const DeviceMemory &memory, Space space) {
   std::map<std::string, uint64_t> bytes;
-  for (const auto &[role, live] : liveByRole(memory, space))
+  for (const auto &[role, live] : liveByRole(memory.holders(space)))
     bytes[kindOfRole(role)] += live;
   return bytes;
 }

@@ -126,6 +126,8 @@ struct TracedStep {
     std::vector<const Json *> totals, roles;
   };
   std::map<std::string, Levels> levels;
+  /// Who holds the most, where the trace says it.
+  const Json *most = nullptr;
   /// The lines of copies, by their direction.
   std::map<std::string, std::vector<const Json *>> copies;
   /// The times of messages between ranks, in microseconds.
@@ -173,6 +175,8 @@ static std::vector<TracedStep> splitSteps(const Json &trace) {
       }
       continue;
     }
+    if (event["ph"] == "i" && event["name"] == mostHeldLabel)
+      step->most = &event;
     if (event["ph"] != "X")
       continue;
     std::string track = tracks[event["tid"].get<int>()];
@@ -250,6 +254,17 @@ static Json linkOver(const TracedStep &step) {
   return json;
 }
 
+/// Returns who holds the most in a step, each with its kind; null where the trace does not say.
+static Json peakOf(const TracedStep &step) {
+  if (!step.most)
+    return {};
+  Json json = (*step.most)["args"];
+  json["ms"] = ((*step.most)["ts"].get<double>() - step.begin) / 1e3;
+  for (Json &holder : json["held"])
+    holder["kind"] = kindOfRole(holder.value("role", ""));
+  return json;
+}
+
 static Json timelines(const RunRecords &records, size_t points) {
   Json json = Json::array();
   if (!records.trace.is_object())
@@ -267,6 +282,7 @@ static Json timelines(const RunRecords &records, size_t points) {
                     {"phases", std::move(phases)},
                     {"memory", memoryOver(step, "device_dram", std::min(points, memoryPoints))},
                     {"disk", memoryOver(step, "disk", std::min(points, memoryPoints))},
+                    {"peak", peakOf(step)},
                     {"link", linkOver(step)}});
     if (step.network.empty())
       continue;
@@ -294,7 +310,7 @@ static Json seams(const Json &report) {
 }
 
 Json reportData(const RunRecords &records, size_t points) {
-  Json json{{"version", 1}, {"device", records.device}};
+  Json json{{"version", 1}, {"head", records.head}, {"device", records.device}};
   json["cap_bytes"] = records.capBytes ? Json(*records.capBytes) : Json();
   json["link"] = !records.link ? Json()
                                : Json{{"h2d_bytes_per_second", records.link->h2dBytesPerSecond},

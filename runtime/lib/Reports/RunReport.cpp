@@ -12,6 +12,8 @@
 
 #include "segue/runtime/Reports/RunReport.h"
 #include "../Drivers/SimProfile.h"
+#include "Formatted.h"
+#include "Measured.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/StitchReport.h"
@@ -22,7 +24,9 @@
 #include "segue/runtime/Transfer/StitchOptions.h"
 #include <algorithm>
 #include <bit>
+#include <ctime>
 #include <fstream>
+#include <unistd.h>
 
 namespace segue::inline runtime {
 
@@ -83,6 +87,23 @@ size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uin
   return unknown;
 }
 
+/// Returns the time in UTC, as 2026-11-28T05:00:00Z.
+static std::string now() {
+  std::time_t time = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%FT%TZ", &parts)};
+}
+
+Json headOfPage() {
+  double bytes = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
+  long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  return {{"machine", processor() + formatted(", %ld processor%s, %.1f GiB", processors, processors == 1 ? "" : "s", bytes / (1 << 30))},
+          {"version", SEGUE_VERSION},
+          {"written", now()}};
+}
+
 void writeReport(const RunRecords &records, const std::filesystem::path &path) {
   std::string page = reportPage(reportData(records));
   OutputFile file(path);
@@ -111,8 +132,11 @@ static std::vector<std::filesystem::path> telemetryFiles(const Config &config) {
 RunReport::RunReport(DeviceRef device, const Config *config, StepTrace *trace)
     : device_(std::move(device)), trace_(trace) {
   if (!trace_)
-    trace_ = &own_.emplace(device_, StepTrace::Memory::ByRole);
+    trace_ = &own_.emplace(device_, StepTrace::Memory::ByRole, StepTrace::Commands::Left);
   target = trace_;
+  records_.head["began"] = now();
+  if (config)
+    records_.head["config"] = config->json("memory");
   if (config)
     for (std::filesystem::path &file : telemetryFiles(*config)) {
       std::error_code absent;
@@ -154,10 +178,47 @@ void RunReport::addStep(const StepResult &result, double seconds) {
       {{"step", result.step}, {"loss", result.loss}, {"grad_norm", result.gradNorm}, {"seconds", seconds}});
   if (result.lossScale != 1 || result.isSkipped)
     records_.steps.back().update({{"loss_scale", result.lossScale}, {"skipped", result.isSkipped ? 1 : 0}});
+  records_.head.erase("failure");
+  peakBytes_ = std::max(peakBytes_, device_->memory().peakBytes(Space::DeviceDram));
+  if (!keptAt_.empty() && Clock::now() >= next_)
+    keep();
+}
+
+void RunReport::describe(std::string model, std::span<const ParameterInfo> parameters, Json settings) {
+  uint64_t all = 0, trained = 0;
+  for (const ParameterInfo &parameter : parameters) {
+    all += uint64_t(parameter.desc.elementCount());
+    trained += parameter.trained ? uint64_t(parameter.desc.elementCount()) : 0;
+  }
+  records_.head.update({{"model", std::move(model)}, {"parameters", all}, {"trained", trained}, {"settings", std::move(settings)}});
+}
+
+void RunReport::keepAt(std::filesystem::path path, double seconds) {
+  // A pipe would get one page after the other.
+  keptAt_ = OutputFile::partialOf(path).empty() ? std::filesystem::path() : std::move(path);
+  keepSeconds_ = seconds;
+  next_ = {};
+}
+
+void RunReport::keep() {
+  Clock::time_point begin = Clock::now();
+  try {
+    RunRecords records = this->records();
+    records.head["refresh_seconds"] = keepSeconds_;
+    writeReport(records, keptAt_);
+  } catch (const Error &) {
+    // Training goes on; who ends the run is told.
+  }
+  auto seconds = [](double count) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count)); };
+  double took = std::chrono::duration<double>(Clock::now() - begin).count();
+  next_ = Clock::now() + seconds(std::max(keepSeconds_, 50 * took));
 }
 
 RunRecords RunReport::records() {
   RunRecords records = records_;
+  records.head.update(headOfPage());
+  records.head["threads"] = device_->threads();
+  records.head["peak_bytes"] = std::max(peakBytes_, device_->memory().peakBytes(Space::DeviceDram));
   for (const TelemetryFile &file : files_)
     if (std::filesystem::exists(file.path))
       readTelemetry(file.path, records, file.bytesBefore);

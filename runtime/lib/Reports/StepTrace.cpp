@@ -10,6 +10,7 @@
 #include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
 #include "segue/runtime/OutputFile.h"
+#include "segue/runtime/Program/ProgramCosts.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <array>
@@ -22,7 +23,12 @@ static constexpr std::array<std::string_view, 8> tracks = {"phase", "block",    
 
 static size_t trackId(std::string_view track) { return size_t(std::ranges::find(tracks, track) - tracks.begin()); }
 
-StepTrace::StepTrace(DeviceRef device, Memory memory) : device_(std::move(device)), memory_(memory) {
+/// The holders that an instant "most held" names; who holds less is summed up.
+static constexpr size_t namedHolders = 100;
+
+StepTrace::StepTrace(DeviceRef device, Memory memory, Commands commands)
+    : device_(std::move(device)), memory_(memory),
+      commands_(commands == Commands::Noted ? std::make_unique<CommandSpans>(device_) : nullptr) {
   setOn(true);
 }
 
@@ -32,6 +38,8 @@ void StepTrace::setOn(bool on) {
   if (!on)
     closeSpans();
   on_ = on;
+  if (commands_)
+    commands_->setOn(on);
   TransferEngine &engine = device_->transfer();
   if (engine.options().traceCopies == on)
     return;
@@ -68,9 +76,26 @@ size_t StepTrace::mark() {
   }
   if (memory_ == Memory::ByRole)
     for (Space space : {Space::DeviceDram, Space::Disk})
-      if (device_->hasSpace(space))
-        roles_.push_back({index, space, liveByRole(device_->memory(), space)});
+      if (device_->hasSpace(space)) {
+        std::vector<MemoryHolder> holders = device_->memory().holders(space);
+        roles_.push_back({index, space, liveByRole(holders)});
+        if (space == Space::DeviceDram)
+          noteMost(index, std::move(holders));
+      }
   return index;
+}
+
+void StepTrace::noteMost(size_t mark, std::vector<MemoryHolder> holders) {
+  uint64_t bytes = 0;
+  for (const MemoryHolder &holder : holders)
+    bytes += holder.liveBytes;
+  if (most_.empty() || bytes <= most_.back().bytes)
+    return;
+  most_.back() = {mark, bytes, std::move(holders), "", ""};
+  if (!open_.empty() && spans_[open_.back()].track == "block") {
+    most_.back().block = spans_[open_.back()].name;
+    most_.back().program = spans_[open_.back()].program;
+  }
 }
 
 void StepTrace::receive(const Event &event) { deliver(*this, event); }
@@ -78,13 +103,39 @@ void StepTrace::receive(const Event &event) { deliver(*this, event); }
 void StepTrace::on(const event::PhaseBegin &begin) {
   if (!on_)
     return;
-  if (begin.phase == Phase::StepBegin)
+  if (begin.phase == Phase::StepBegin) {
     setOn(true); // a session's config may have turned copies off
+    most_.emplace_back();
+  }
   size_t now = mark();
   for (size_t span : std::exchange(open_, {}))
     spans_[span].end = now;
   open_.push_back(spans_.size());
   spans_.push_back({"phase", std::string(name(begin.phase)), "", now, now});
+}
+
+/// Parameters, gradients and states are the session's, whose books have no lines of the source.
+void StepTrace::on(const event::Submit &submit) {
+  if (!on_ || memory_ != Memory::ByRole || !asked_.emplace(submit.program.image().get(), submit.program.index()).second)
+    return;
+  for (const CommandCost &command : commandCosts(submit.program))
+    if (size_t open = command.location.find(" ("); open != std::string::npos && command.location.ends_with(')'))
+      modules_.emplace(command.location.substr(open + 2, command.location.size() - open - 3), command.location);
+  for (const std::vector<Value> *values : {&submit.program.inputs(), &submit.program.outputs()})
+    for (const Value &value : *values)
+      if (!value.location.empty())
+        values_.emplace(value.name, value.location);
+}
+
+/// Returns where the source uses a parameter, gradient or state: "fc.weight", or "m.fc.weight" for a state of it.
+std::string StepTrace::placeOf(std::string_view name) const {
+  for (std::string_view own : {name, name.substr(name.find('.') + 1)}) { // npos + 1 is 0: a name without a point
+    std::string_view key = modules_.empty() ? own : own.substr(0, own.rfind('.'));
+    const auto &places = modules_.empty() ? values_ : modules_;
+    if (auto found = places.find(std::string(key)); found != places.end())
+      return found->second;
+  }
+  return "";
 }
 
 void StepTrace::on(const event::BlockBegin &begin) {
@@ -113,6 +164,17 @@ void StepTrace::on(const event::Restore &) {
     mark();
 }
 
+/// The line of a holder: what the books say of its owner, and its bytes.
+Json StepTrace::jsonOfMost(const MemoryHolder &holder) const {
+  const MemoryOwner &owner = holder.owner;
+  Json json{{"value", owner.value}, {"role", roleOf(owner)}, {"bytes", holder.liveBytes}};
+  std::string location = owner.location.empty() ? placeOf(owner.value) : owner.location;
+  for (const auto &[key, text] : {std::pair("program", &owner.program), {"block", &owner.block}, {"location", &location}})
+    if (!text->empty())
+      json[key] = *text;
+  return json;
+}
+
 Json StepTrace::toJson() {
   for (const CopyRecord &copy : device_->transfer().takeTrace()) {
     Json args{{"bytes", copy.bytes}};
@@ -131,6 +193,8 @@ Json StepTrace::toJson() {
                        {"dur", copy.seconds},
                        {"args", std::move(args)}});
   }
+  if (commands_)
+    std::ranges::move(commands_->take(), std::back_inserter(spansOfCommands_));
   if (!open_.empty()) {
     size_t now = mark();
     for (size_t span : open_)
@@ -142,6 +206,8 @@ Json StepTrace::toJson() {
   double start = marks_.empty() ? 0 : at(0);
   for (const Json &copy : copies_)
     start = std::min(start, copy["ts"].get<double>());
+  for (const CommandSpan &span : spansOfCommands_)
+    start = std::min(start, span.begin);
   auto micros = [](double seconds) { return std::max(0.0, seconds) * 1e6; };
 
   Json events = Json::array();
@@ -164,6 +230,18 @@ Json StepTrace::toJson() {
                       {"tid", trackId(span.track)},
                       {"ts", micros(at(span.begin) - start)},
                       {"dur", micros(at(span.end) - at(span.begin))},
+                      {"args", std::move(args)}});
+  }
+  for (const CommandSpan &span : spansOfCommands_) {
+    Json args{{"program", span.program}, {"kind", span.kind}, {"bytes", span.bytes}, {"flops", span.flops}};
+    if (!span.location.empty())
+      args["location"] = span.location;
+    events.push_back({{"name", span.label},
+                      {"ph", "X"},
+                      {"pid", 1},
+                      {"tid", trackId("compute")},
+                      {"ts", micros(span.begin - start)},
+                      {"dur", micros(span.seconds)},
                       {"args", std::move(args)}});
   }
   for (Json copy : copies_) {
@@ -196,6 +274,40 @@ Json StepTrace::toJson() {
                       {"pid", 1},
                       {"ts", micros(at(mark) - start)},
                       {"args", bytes}});
+  for (const Most &most : most_) {
+    if (!most.bytes)
+      continue;
+    // An owner has a line of the books per phase in which it took memory.
+    std::map<MemoryOwner, MemoryHolder> byOwner;
+    for (const MemoryHolder &holder : most.holders)
+      if (holder.liveBytes) {
+        byOwner[holder.owner].owner = holder.owner;
+        byOwner[holder.owner].liveBytes += holder.liveBytes;
+      }
+    std::vector<const MemoryHolder *> holders;
+    for (const auto &[owner, holder] : byOwner)
+      holders.push_back(&holder);
+    std::ranges::stable_sort(holders, std::greater(), &MemoryHolder::liveBytes);
+    Json held = Json::array();
+    uint64_t restBytes = 0;
+    for (size_t i = 0; i < holders.size(); ++i)
+      if (i < namedHolders)
+        held.push_back(jsonOfMost(*holders[i]));
+      else
+        restBytes += holders[i]->liveBytes;
+    Json args{{"bytes", most.bytes}, {"held", std::move(held)}};
+    if (holders.size() > namedHolders)
+      args["rest"] = {{"holders", holders.size() - namedHolders}, {"bytes", restBytes}};
+    if (!most.block.empty())
+      args["block"] = most.block, args["program"] = most.program;
+    events.push_back({{"name", mostHeldLabel},
+                      {"ph", "i"},
+                      {"s", "p"},
+                      {"pid", 1},
+                      {"tid", 0},
+                      {"ts", micros(at(most.mark) - start)},
+                      {"args", std::move(args)}});
+  }
   Json other{{"device", device_->name()}};
   if (!messages.empty())
     other["network"] = messages.json(/*perSecond=*/1);

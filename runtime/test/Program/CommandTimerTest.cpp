@@ -69,6 +69,35 @@ TEST_P(CommandTimerTest, BeginsAnewAndIsAlone) {
   EXPECT_EQ(timer.times()[0].commands[0].calls, 1u);
 }
 
+// Each call by itself, while a timer adds the same calls up, and none where nobody asks.
+TEST_P(CommandTimerTest, NotesEachCall) {
+  CommandSpans spans(device);
+  run(gather); // not on yet
+  spans.setOn(true);
+  run(gather);
+  {
+    CommandTimer timer(device);
+    run(gather);
+    timer.stop();
+    EXPECT_EQ(timer.times().at(0).commands.at(0).calls, 1u);
+  }
+  spans.setOn(false);
+  run(gather);
+  std::vector<CommandSpan> found = spans.take();
+  ASSERT_EQ(found.size(), 2u);
+  CommandCost cost = commandCosts(gather.program("forward")).front();
+  for (const CommandSpan &span : found) {
+    EXPECT_EQ(span.program, "forward");
+    EXPECT_EQ(span.label, "launch gather_f32");
+    EXPECT_EQ(span.kind, "Launch");
+    EXPECT_EQ(span.location, "model.py:12 (wte)");
+    EXPECT_EQ(span.bytes, cost.bytes);
+    EXPECT_GE(span.seconds, 0);
+  }
+  EXPECT_LE(found[0].begin + found[0].seconds, found[1].begin);
+  EXPECT_TRUE(spans.take().empty());
+}
+
 TEST(CommandTimer, NothingIsTimedInVirtualTime) {
   DeviceRef device = Device::open("sim:virtual,dram=8MiB");
   EXPECT_EQ(errorOf([&] { CommandTimer timer(device); }).first, ErrorCode::Unsupported);

@@ -16,6 +16,8 @@
 //   for (const ProgramTimes &program : timer.times())
 //     ...
 //
+// CommandSpans notes each call by itself, for a trace.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef SEGUE_RUNTIME_PROGRAM_COMMANDTIMER_H
@@ -41,6 +43,14 @@ struct CommandTime {
   double seconds = 0;
   /// The flops and bytes of one call; 0 for copies over a link.
   uint64_t flops = 0, bytes = 0;
+};
+
+/// A CommandSpan is one call of a command, with what CommandTime says of it.
+struct CommandSpan {
+  std::string program, label, kind, location;
+  uint64_t flops = 0, bytes = 0;
+  /// The device's clock when the command began, and the seconds that it took.
+  double begin = 0, seconds = 0;
 };
 
 /// The commands of a program that ran, in their order.
@@ -70,6 +80,23 @@ private:
   DeviceRef device_;
   bool isOn_ = true;
   std::vector<ProgramTimes> times_;
+};
+
+/// Notes the calls of commands while it is on, beside any timer. It is off at first; a device of virtual time gives it
+/// nothing. There is one at a time per device.
+class CommandSpans {
+public:
+  explicit CommandSpans(DeviceRef device) : device_(std::move(device)) {}
+  ~CommandSpans() { setOn(false); }
+  CommandSpans(const CommandSpans &) = delete;
+  CommandSpans &operator=(const CommandSpans &) = delete;
+
+  void setOn(bool on);
+  /// Waits for what has been queued, and returns the calls since it was asked before.
+  std::vector<CommandSpan> take();
+
+private:
+  DeviceRef device_;
 };
 
 } // namespace segue::inline runtime

@@ -17,6 +17,7 @@
 
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include <map>
+#include <span>
 #include <string>
 
 namespace segue::inline runtime {
@@ -27,8 +28,8 @@ std::string roleOf(const MemoryOwner &owner);
 /// Returns the kind that a role belongs to, such as "weights".
 std::string kindOfRole(const std::string &role);
 
-/// Returns the live bytes of `space` by role. Roles without bytes are left out. Any thread may call.
-std::map<std::string, uint64_t> liveByRole(const DeviceMemory &memory, Space space);
+/// Returns the live bytes of holders by role. Roles without bytes are left out. Any thread may call.
+std::map<std::string, uint64_t> liveByRole(std::span<const MemoryHolder> holders);
 
 /// Returns the live bytes of `space` by kind. Any thread may call.
 std::map<std::string, uint64_t> liveByKind(const DeviceMemory &memory, Space space);

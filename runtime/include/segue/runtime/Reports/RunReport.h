@@ -6,15 +6,19 @@
 //===----------------------------------------------------------------------===//
 //
 // One HTML file that shows what a run did: memory by phase and by service
-// against the cap, transfers against the link's limit, precision per block,
-// stalls, losses, copies elided. It needs no network and no other file; the
+// against the cap, who holds it where a step holds the most, transfers against the
+// link's limit, precision per block, stalls, losses, copies elided. It needs no network and no other file; the
 // figures stand in it as JSON (`<script id="data">`), for whoever wants others.
 //
 //   RunReport report(device, &config);
+//   report.keepAt("run.html");                 // from the first step on
 //   Session session(device, modules, {.events = &report, .config = config});
+//   report.describe("gpt", session.parameters(), {{"optimizer", "AdamW"}});
 //   StepResult result = session.step(batch, lr);
 //   report.addStep(result, seconds);
-//   report.write("run.html");
+//   report.write("run.html");                  // the run has ended
+//
+// While the run goes on, a browser that shows the page loads it again whenever it may be new.
 //
 // The lines that the run's telemetry files get are read back when the page is
 // made. How memory and the link are used within a step is traced in steps 1 to 4
@@ -35,12 +39,17 @@
 #include "segue/runtime/Program/ForwardEvents.h"
 #include "segue/runtime/Session/Session.h"
 #include "segue/runtime/Reports/StepTrace.h"
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
 
 /// RunRecords hold what is known of a run. Any part may be missing.
 struct RunRecords {
+  /// The head of the page: `model`, `parameters` and `trained` (how many numbers), `settings` (name: value), `config`,
+  /// `machine`, `threads`, `version`, `peak_bytes` of device_dram; `began` and `written` in UTC, as 2026-11-28T05:00:00Z.
+  /// While the run goes on, `refresh_seconds` after which the page may be new; `failure`, if the last step has failed.
+  Json head = Json::object();
   std::string device;
   /// The cap of device_dram in bytes.
   std::optional<uint64_t> capBytes;
@@ -77,6 +86,9 @@ Json reportData(const RunRecords &records, size_t points = 2000);
 /// Returns the page that shows `data`.
 std::string reportPage(const Json &data);
 
+/// Returns what `head` has of the machine and of this program, and the time as `written`.
+Json headOfPage();
+
 /// Writes a page, whole or not at all. Throws IoFailed.
 void writeReport(const RunRecords &records, const std::filesystem::path &path);
 
@@ -89,17 +101,27 @@ public:
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);
-  /// Notes that a step has ended.
+  /// Says what trains: the model's name, what the session has of it, and settings of the run, as the user knows them.
+  void describe(std::string model, std::span<const ParameterInfo> parameters, Json settings = Json::object());
+  /// Keeps a page of the run at `path` from the next step on. It is written again when a step ends and `seconds` have
+  /// passed, and so seldom that it takes no more than a fiftieth of the run's time. What cannot be written then is
+  /// left to `write`. A pipe or a device gets the page of `write` alone. Throws IoFailed for what OutputFile refuses.
+  void keepAt(std::filesystem::path path, double seconds = 2);
+  /// Notes that a step has ended, and writes the page if it is to be kept.
   void addStep(const StepResult &result, double seconds);
+  /// Notes that a step has failed, which the page says until another one ends.
+  void addFailure(std::string sentence) { records_.head["failure"] = std::move(sentence); }
   /// Notes what each rank has taken, by lines of rankFigures in the place of those before.
   void setRanks(std::vector<Json> ranks) { records_.ranks = std::move(ranks); }
 
   /// Returns all records so far. Waits for queued work.
   RunRecords records();
-  /// Writes the page. Throws IoFailed, and FileCorrupt for telemetry that somebody else broke.
+  /// Writes the page of a run that has ended. Throws IoFailed, and FileCorrupt for telemetry that somebody else broke.
   void write(const std::filesystem::path &path);
 
 private:
+  void keep();
+
   struct TelemetryFile {
     std::filesystem::path path;
     /// The bytes that earlier runs left in the file.
@@ -112,6 +134,12 @@ private:
   std::vector<TelemetryFile> files_;
   RunRecords records_;
   int64_t begun_ = 0;
+  uint64_t peakBytes_ = 0;
+  using Clock = std::chrono::steady_clock;
+  std::filesystem::path keptAt_;
+  double keepSeconds_ = 0;
+  /// The time before which the page is not written again.
+  Clock::time_point next_;
 };
 
 } // namespace segue::inline runtime

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // An EventSink that writes what a session does as a trace that chrome://tracing
-// and ui.perfetto.dev open: phases, blocks, one track per queue with every copy
+// and ui.perfetto.dev open: phases, blocks, one track per queue with every kernel
+// and library call (its bytes, flops and line in the source), every copy
 // (from which layout to which, for which program, where in the source) and every
 // message to other ranks, and the live bytes of each space. Where there are ranks,
 // `otherData.network` says how long messages take, and how much of it the device
@@ -20,7 +21,7 @@
 // Times are the device's: a phase or block lasts from when the compute queue
 // comes to it until it comes to the next. Bytes are counted in the order of
 // submits. It costs an entry of the compute queue per event and a record per
-// copy, kept in memory until written; trace some steps, not a whole training.
+// kernel and copy, kept in memory until written; trace some steps, not a whole training.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,22 +30,32 @@
 
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Json.h"
+#include "segue/runtime/Program/CommandTimer.h"
 #include "segue/runtime/Program/Events.h"
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 
 namespace segue::inline runtime {
+
+/// The name of the instant that says who holds device_dram when a step holds the most.
+inline constexpr const char *mostHeldLabel = "most held";
 
 class StepTrace final : public EventSink {
 public:
   /// Memory says what the trace notes of the memory at each event: the total of each space
   /// (Totals); or also the bytes of device_dram, and of the disk where there is one, by
   /// role (ByRole), which takes a walk over the books per event.
+  ///
+  /// With ByRole each step also has an instant "most held" at the event where device_dram holds the most: who holds it,
+  /// with lines of the source, and the block that runs.
   enum class Memory : uint8_t { Totals, ByRole };
+  /// Says whether each kernel and library call is noted. A device of virtual time has none.
+  enum class Commands : uint8_t { Left, Noted };
 
   /// Turns the device's records of copies on (`trace_copies`).
-  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals);
+  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals, Commands commands = Commands::Noted);
   ~StepTrace() override;
 
   /// Turns noting on or off, copies included. The
@@ -53,6 +64,7 @@ public:
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);
+  void on(const event::Submit &submit);
   void on(const event::BlockBegin &begin);
   void on(const event::BlockEnd &end);
   void on(const event::Save &save);
@@ -66,7 +78,10 @@ public:
 
 private:
   size_t mark();
+  void noteMost(size_t mark, std::vector<MemoryHolder> holders);
   void closeSpans();
+  Json jsonOfMost(const MemoryHolder &holder) const;
+  std::string placeOf(std::string_view name) const;
 
   DeviceRef device_;
   Memory memory_;
@@ -98,9 +113,25 @@ private:
     std::map<std::string, uint64_t> bytes;
   };
   std::vector<Roles> roles_;
+  /// The moment of a step at which device_dram holds the most.
+  struct Most {
+    size_t mark = 0;
+    uint64_t bytes = 0;
+    std::vector<MemoryHolder> holders;
+    /// The innermost block that runs then, and its program; empty between blocks.
+    std::string block, program;
+  };
+  std::vector<Most> most_;
+  /// The first command of each module, "model.py:12:3 (h.0.fc)" by "h.0.fc"; the places of values, which are those of
+  /// an .mlir file where no command says a module; and the programs that have been asked.
+  std::map<std::string, std::string> modules_, values_;
+  std::set<std::pair<const BinaryImage *, size_t>> asked_;
   /// The indices of spans that have not ended: the phase first, then blocks, the innermost last.
   std::vector<size_t> open_;
   std::vector<Json> copies_;
+  /// Null where commands are left.
+  std::unique_ptr<CommandSpans> commands_;
+  std::vector<CommandSpan> spansOfCommands_;
 };
 
 } // namespace segue::inline runtime
