@@ -60,10 +60,16 @@ format:
 tidy:
 	@git ls-files 'lib/*.cpp' 'runtime/lib/*.cpp' | xargs clang-tidy-22 -p $(BUILD) --quiet
 
+# First what docs/ keeps of the code, then the notebooks, whose run the site shows, then the site. MkDocs' theme says when its support ends
+# (docs/decisions.md), which need not be said each time.
 docs: build
 	@cmake --build $(BUILD) --target segue-doc
 	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
 	@$(PYTHON) tools/operators_page.py >$(BUILD)/operators.md && mv $(BUILD)/operators.md docs/operators.md
+	@$(PYTHON) tools/site/pictures.py >$(BUILD)/step.svg && mv $(BUILD)/step.svg docs/images/step.svg
+	@$(PYTHON) tools/site/notebooks.py $(BUILD)
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --site-dir $(BUILD)/site >$(BUILD)/site.log 2>&1 || { cat $(BUILD)/site.log; exit 1; }
+	@echo "the site is $(BUILD)/site/index.html"
 
 # The pictures of a run's page and of its memory in docs/images; needs chromium-headless-shell.
 screenshots: build
