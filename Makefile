@@ -9,8 +9,11 @@ export PYTHONPATH := $(CURDIR)/$(BUILD)/python
 
 all: build
 
+# The demo does without what tests and the site need.
+SETUP := dev
+demo: SETUP :=
 setup:
-	@tools/setup
+	@tools/setup $(SETUP)
 
 configure: setup
 	@cmake --preset default -B $(BUILD) -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >$(BUILD).configure.log 2>&1 \
