@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../ShortDiagnostics.h"
 #include "../ToolVersion.h"
 #include "ToolkitFiles.h"
 #include "mlir/IR/AsmState.h"
@@ -70,16 +71,12 @@ struct Flags {
   cl::opt<std::string> optimizer{
       "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer and in-backward=true or in-forward=true, or none; default: adamw"),
       cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
-  cl::opt<StatisticsPer> gradientStatistics{
-      "gradient-statistics",
-      cl::ValueOptional,
-      cl::desc("The backward program returns f32 [4] per block (default) or linear layer: sum of squares, greatest "
-               "magnitude, sum and number of its gradients' elements"),
-      cl::values(clEnumValN(StatisticsPer::Block, "block", "of each block"),
-                 clEnumValN(StatisticsPer::Layer, "layer", "of each linear layer, adapters with the layer they adapt"),
-                 clEnumValN(StatisticsPer::Block, "", "")),
-      cl::init(StatisticsPer::Nothing),
-      cl::cat(category)};
+  // Text: --help lists an option of enumerators twice if it may stand without one.
+  cl::opt<std::string> gradientStatistics{
+      "gradient-statistics", cl::ValueOptional,
+      cl::desc("The backward program returns f32 [4] per block (default) or linear layer, adapters with the layer they "
+               "adapt: sum of squares, greatest magnitude, sum and number of its gradients' elements"),
+      cl::value_desc("block|layer"), cl::cat(category)};
   cl::opt<bool> blockPrograms{"block-programs",
                               cl::desc("Compile @forward in pieces too, a program for each block: what Selective "
                                        "Precision calibrates with"),
@@ -159,7 +156,14 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.name = flags.name.empty() ? llvm::sys::path::stem(flags.input).str() : flags.name.getValue();
   options.training = !flags.inferenceOnly;
   options.optimizer = flags.optimizer;
-  options.gradientStatistics = flags.gradientStatistics;
+  if (flags.gradientStatistics.getNumOccurrences()) {
+    bool isOfBlocks = flags.gradientStatistics.empty() || flags.gradientStatistics == "block";
+    if (!isOfBlocks && flags.gradientStatistics != "layer") {
+      llvm::errs() << "segue-compile: --gradient-statistics: " << flags.gradientStatistics << " found, block or layer allowed\n";
+      return failure();
+    }
+    options.gradientStatistics = isOfBlocks ? StatisticsPer::Block : StatisticsPer::Layer;
+  }
   options.blockPrograms = flags.blockPrograms;
   options.stitchHints = flags.stitchHints;
   options.frozenStorage = flags.frozenStorage;
@@ -249,7 +253,7 @@ int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   tool::setVersion("segue-compile");
   registerAsmPrinterCLOptions();
-  registerMLIRContextCLOptions();
+  tool::shortenDiagnostics();
   registerPassManagerCLOptions();
   registerDefaultTimingManagerCLOptions();
   Flags flags;
