@@ -15,6 +15,7 @@
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
 #include "segue/Compiler/VerifyValues.h"
+#include "segue/runtime/ByteQuantity.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/Signatures.h"
@@ -91,9 +92,9 @@ struct Flags {
       cl::desc("How frozen matrices that only products read are stored: int8_row, fp8_e4m3_row, fp8_e5m2_row, "
                "int4_group32 or int4_group64; the products read the codes"),
       cl::value_desc("storage"), cl::cat(category)};
-  cl::opt<uint64_t> l1Bytes{"l1-bytes",
-                            cl::desc("Bytes of device_l1 that a program may take for temporaries; default: 0"),
-                            cl::value_desc("bytes"), cl::init(0), cl::cat(category)};
+  cl::opt<std::string> l1Bytes{"l1-bytes",
+                               cl::desc("Bytes of device_l1 that a program may take for temporaries, as 64KiB; default: 0"),
+                               cl::value_desc("bytes"), cl::init("0"), cl::cat(category)};
   cl::opt<bool> chooseLayouts{"choose-layouts",
                               cl::desc("Choose the layouts that the source leaves open by what they cost; default: true. "
                                        "With =false they are dense rows"),
@@ -172,7 +173,12 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
                  << kMostThreads << " allowed\n";
     return failure();
   }
-  options.l1Bytes = flags.l1Bytes;
+  if (std::optional<uint64_t> bytes = parseByteQuantity(flags.l1Bytes.getValue())) {
+    options.l1Bytes = *bytes;
+  } else {
+    llvm::errs() << "segue-compile: --l1-bytes: " << flags.l1Bytes << " found, " << byteQuantityForm << " allowed\n";
+    return failure();
+  }
   options.chooseLayouts = flags.chooseLayouts;
   options.explainLayouts = flags.explainLayouts;
   options.threads = flags.threads;
