@@ -36,6 +36,7 @@ private:
     return registry;
   }
   llvm::SourceMgr &add(llvm::StringRef text, llvm::StringRef source) {
+    context.printOpOnDiagnostic(false); // which would be all of the module for an error in it
     sources.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBufferCopy(text, source), llvm::SMLoc());
     return sources;
   }

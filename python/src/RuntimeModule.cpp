@@ -16,6 +16,7 @@
 #include "PlanBinding.h"
 #include "ProfileBinding.h"
 #include "RanksBinding.h"
+#include "ScheduleBinding.h"
 #include "SessionArguments.h"
 #include "SlabBinding.h"
 #include "TensorExchange.h"
@@ -795,5 +796,6 @@ NB_MODULE(_runtime, m) {
   bindSession(m);
   python::bindPlan(m);
   python::bindProfile(m);
+  python::bindSchedules(m);
   python::bindSlab(m);
 }

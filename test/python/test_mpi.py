@@ -110,6 +110,22 @@ def test_three_ranks_that_add_in_order(gpt, strategy):
     assert steps_of(ranks(gpt, 3, command("--ranks", "mpi", "--strategy", strategy, "--add-in-order"))) == steps_of(run(gpt, command("--accumulate", 3)))
 
 
+def with_evaluations(done):
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    lines = done.stdout.splitlines()
+    assert any("eval_loss" in line for line in lines)
+    return lines
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_evaluations_and_schedules_of_ranks(gpt, strategy, tmp_path):
+    """Two ranks share five batches out, and say the mean of one rank to the bit; their rates are its, too."""
+    (tmp_path / "held").write_bytes((ROOT / "README.md").read_bytes()[-700:])
+    more = ["--eval-data", tmp_path / "held", "--eval-every", 4, "--lr-schedule", "cosine", "--warmup", 3]
+    assert with_evaluations(ranks(gpt, 2, command("--ranks", "mpi", "--strategy", strategy, *more, steps=6))) == \
+        with_evaluations(run(gpt, command("--accumulate", 2, *more, steps=6)))
+
+
 @pytest.mark.parametrize("device", ["cpu:threads=1", "sim:dram=64MiB,pinned=64MiB,link=16GB/s,threads=1"])
 def test_states_that_are_shared_out(gpt, device, tmp_path):
     """The steps and files of one rank, those in mid-run too; and each rank holds half of the states."""
@@ -194,6 +210,10 @@ def test_files_that_run_one_behind_the_other(tmp_path, device, budget, tied):
     sent = 1 + 10 * (4 + 1) if tied else 10 * 4  # activations, and a value when ranks agree and behind each step; gradients come
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["network"]["messages"] == sent
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
+    if budget:  # stages evaluate together
+        (tmp_path / "held").write_bytes((ROOT / "README.md").read_bytes()[-700:])
+        evaluated = ["--eval-data", "held", "--lr-schedule", "linear"]
+        assert with_evaluations(ranks(tmp_path, 2, [*together, *more, *evaluated])) == with_evaluations(run(tmp_path, [*words, *evaluated, "--device", "cpu:threads=1"]))
     small = ranks(tmp_path, 2, [*together, "--budget", "100KiB", "--spill-dir", tmp_path, "--spill-capacity", "64MiB"]) if budget else None
     assert not small or (small.returncode and "the smallest budget is" in small.stderr and small.stdout == ""), small.stderr
     three = ranks(tmp_path, 3, together)

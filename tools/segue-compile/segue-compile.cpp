@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../ShortDiagnostics.h"
 #include "../ToolVersion.h"
 #include "ToolkitFiles.h"
 #include "mlir/IR/AsmState.h"
@@ -14,6 +15,7 @@
 #include "segue/Compiler/Compiler.h"
 #include "segue/Compiler/Registration.h"
 #include "segue/Compiler/VerifyValues.h"
+#include "segue/runtime/ByteQuantity.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Program/Signatures.h"
@@ -70,16 +72,12 @@ struct Flags {
   cl::opt<std::string> optimizer{
       "optimizer", cl::desc("kind[:key=value,...] with the options of segue-optimizer and in-backward=true or in-forward=true, or none; default: adamw"),
       cl::value_desc("spec"), cl::init("adamw"), cl::cat(category)};
-  cl::opt<StatisticsPer> gradientStatistics{
-      "gradient-statistics",
-      cl::ValueOptional,
-      cl::desc("The backward program returns f32 [4] per block (default) or linear layer: sum of squares, greatest "
-               "magnitude, sum and number of its gradients' elements"),
-      cl::values(clEnumValN(StatisticsPer::Block, "block", "of each block"),
-                 clEnumValN(StatisticsPer::Layer, "layer", "of each linear layer, adapters with the layer they adapt"),
-                 clEnumValN(StatisticsPer::Block, "", "")),
-      cl::init(StatisticsPer::Nothing),
-      cl::cat(category)};
+  // Text: --help lists an option of enumerators twice if it may stand without one.
+  cl::opt<std::string> gradientStatistics{
+      "gradient-statistics", cl::ValueOptional,
+      cl::desc("The backward program returns f32 [4] per block (default) or linear layer, adapters with the layer they "
+               "adapt: sum of squares, greatest magnitude, sum and number of its gradients' elements"),
+      cl::value_desc("block|layer"), cl::cat(category)};
   cl::opt<bool> blockPrograms{"block-programs",
                               cl::desc("Compile @forward in pieces too, a program for each block: what Selective "
                                        "Precision calibrates with"),
@@ -94,9 +92,9 @@ struct Flags {
       cl::desc("How frozen matrices that only products read are stored: int8_row, fp8_e4m3_row, fp8_e5m2_row, "
                "int4_group32 or int4_group64; the products read the codes"),
       cl::value_desc("storage"), cl::cat(category)};
-  cl::opt<uint64_t> l1Bytes{"l1-bytes",
-                            cl::desc("Bytes of device_l1 that a program may take for temporaries; default: 0"),
-                            cl::value_desc("bytes"), cl::init(0), cl::cat(category)};
+  cl::opt<std::string> l1Bytes{"l1-bytes",
+                               cl::desc("Bytes of device_l1 that a program may take for temporaries, as 64KiB; default: 0"),
+                               cl::value_desc("bytes"), cl::init("0"), cl::cat(category)};
   cl::opt<bool> chooseLayouts{"choose-layouts",
                               cl::desc("Choose the layouts that the source leaves open by what they cost; default: true. "
                                        "With =false they are dense rows"),
@@ -159,7 +157,14 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
   options.name = flags.name.empty() ? llvm::sys::path::stem(flags.input).str() : flags.name.getValue();
   options.training = !flags.inferenceOnly;
   options.optimizer = flags.optimizer;
-  options.gradientStatistics = flags.gradientStatistics;
+  if (flags.gradientStatistics.getNumOccurrences()) {
+    bool isOfBlocks = flags.gradientStatistics.empty() || flags.gradientStatistics == "block";
+    if (!isOfBlocks && flags.gradientStatistics != "layer") {
+      llvm::errs() << "segue-compile: --gradient-statistics: " << flags.gradientStatistics << " found, block or layer allowed\n";
+      return failure();
+    }
+    options.gradientStatistics = isOfBlocks ? StatisticsPer::Block : StatisticsPer::Layer;
+  }
   options.blockPrograms = flags.blockPrograms;
   options.stitchHints = flags.stitchHints;
   options.frozenStorage = flags.frozenStorage;
@@ -168,7 +173,12 @@ static LogicalResult readOptions(const Flags &flags, CompileOptions &options) {
                  << kMostThreads << " allowed\n";
     return failure();
   }
-  options.l1Bytes = flags.l1Bytes;
+  if (std::optional<uint64_t> bytes = parseByteQuantity(flags.l1Bytes.getValue())) {
+    options.l1Bytes = *bytes;
+  } else {
+    llvm::errs() << "segue-compile: --l1-bytes: " << flags.l1Bytes << " found, " << byteQuantityForm << " allowed\n";
+    return failure();
+  }
   options.chooseLayouts = flags.chooseLayouts;
   options.explainLayouts = flags.explainLayouts;
   options.threads = flags.threads;
@@ -249,7 +259,7 @@ int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   tool::setVersion("segue-compile");
   registerAsmPrinterCLOptions();
-  registerMLIRContextCLOptions();
+  tool::shortenDiagnostics();
   registerPassManagerCLOptions();
   registerDefaultTimingManagerCLOptions();
   Flags flags;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../MlirOutput.h"
+#include "../ShortDiagnostics.h"
 #include "../ToolVersion.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -13,6 +14,7 @@
 
 int main(int argc, char **argv) {
   segue::tool::setVersion("segue-opt");
+  segue::tool::shortenDiagnostics();
   mlir::DialectRegistry registry;
   mlir::registerAllPasses();
   segue::registerAllSegue(registry);

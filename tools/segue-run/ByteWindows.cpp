@@ -52,20 +52,34 @@ static void setElement(const Tensor &tensor, int64_t index, uint8_t byte) {
     tensor.data<int32_t>()[index] = byte;
 }
 
-void ByteWindows::fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const {
+void ByteWindows::fillFrom(TensorMap &batch, std::span<const uint64_t> begins) const {
   Tensor tokens = Tensor::onHost(device_, {batch_, length_}, tokensElement_);
   Tensor targets = Tensor::onHost(device_, {batch_, length_}, targetsElement_);
-  uint64_t state = scramble(scramble(scramble(uint64_t(seed)) ^ uint64_t(step)) ^ uint64_t(part));
-  for (int64_t row = 0; row < batch_; ++row) {
-    state = scramble(state);
-    uint64_t begin = state % (text_.size() - uint64_t(length_));
+  for (int64_t row = 0; row < batch_; ++row)
     for (int64_t i = 0; i < length_; ++i) {
-      setElement(tokens, row * length_ + i, uint8_t(text_[begin + uint64_t(i)]));
-      setElement(targets, row * length_ + i, uint8_t(text_[begin + uint64_t(i) + 1]));
+      uint64_t at = begins[size_t(row)] + uint64_t(i);
+      setElement(tokens, row * length_ + i, uint8_t(text_[at]));
+      setElement(targets, row * length_ + i, uint8_t(text_[at + 1]));
     }
-  }
   batch[tokens_] = std::move(tokens);
   batch[targets_] = std::move(targets);
+}
+
+void ByteWindows::fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const {
+  uint64_t state = scramble(scramble(scramble(uint64_t(seed)) ^ uint64_t(step)) ^ uint64_t(part));
+  std::vector<uint64_t> begins;
+  for (int64_t row = 0; row < batch_; ++row) {
+    state = scramble(state);
+    begins.push_back(state % (text_.size() - uint64_t(length_)));
+  }
+  fillFrom(batch, begins);
+}
+
+void ByteWindows::fillInOrder(TensorMap &batch, int64_t number) const {
+  std::vector<uint64_t> begins;
+  for (int64_t row = 0; row < batch_; ++row)
+    begins.push_back(uint64_t((number * batch_ + row) * length_));
+  fillFrom(batch, begins);
 }
 
 } // namespace segue::tool

@@ -6,8 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // A batch is some windows of a text: `tokens` are its bytes, `targets` the
-// bytes one further on. Which windows is a function of seed and step alone, so
-// that a resumed run sees what an unbroken one would have seen.
+// bytes one further on. In training, which windows is a function of seed and step
+// alone, so that a resumed run sees what an unbroken one would have seen; in an
+// evaluation they follow each other, so that each byte is looked at once.
 //
 //===----------------------------------------------------------------------===//
 
@@ -15,6 +16,7 @@
 #define SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H
 
 #include "segue/runtime/Session/Session.h"
+#include <span>
 
 namespace segue::tool {
 
@@ -29,10 +31,18 @@ public:
   /// Sets both inputs of `batch` for micro-batch `part` of step `step`.
   void fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const;
 
+  /// Returns how many batches there are of windows that follow each other; what is left at the end is in none.
+  int64_t batchesInOrder() const { return (int64_t(text_.size()) - 1) / tokensPerBatch(); }
+  /// Sets both inputs of `batch` to those of batch `number`.
+  void fillInOrder(TensorMap &batch, int64_t number) const;
+
   /// Returns the bytes that one batch learns from.
   int64_t tokensPerBatch() const { return batch_ * length_; }
 
 private:
+  /// Sets both inputs to the windows that begin at these bytes.
+  void fillFrom(TensorMap &batch, std::span<const uint64_t> begins) const;
+
   DeviceRef device_;
   std::string text_, tokens_, targets_;
   ElementType tokensElement_, targetsElement_;

@@ -100,6 +100,12 @@ struct TrainOptions : CommonOptions {
   std::string report;
   /// The learning rate of the optimizer, then those of the groups of parameters that have one of their own.
   std::vector<double> lr = {1e-3};
+  /// How they change, as RateForm reads it; empty: they do not. `warmup` steps come before.
+  std::string schedule;
+  int64_t warmup = 0;
+  /// Bytes that are not learnt, and after how many steps their mean loss is taken; 0 for once, at the end.
+  std::string evalData;
+  int64_t evalEvery = 0;
   double clip = 0;
   int64_t accumulate = 1;
   /// How ranks that train together reach each other: "mpi"; empty: there is one. With `addsInOrder`, sums over ranks

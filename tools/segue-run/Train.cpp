@@ -12,7 +12,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "HeldOut.h"
 #include "Interruption.h"
+#include "ProgressLine.h"
+#include "RateOptions.h"
 #include "TrainingSetup.h"
 #include "segue/runtime/Collectives/Mpi.h"
 #include "segue/runtime/Device/Device.h"
@@ -56,17 +59,27 @@ private:
 };
 } // namespace
 
-static void printStep(const StepResult &result, double seconds, bool json) {
+/// Prints a step, which was taken at these rates.
+static void printStep(const StepResult &result, const std::vector<double> &rates, double seconds, bool json) {
   if (json) {
     nlohmann::ordered_json line{{"step", result.step}, {"loss", result.loss}};
     line["grad_norm"] =
         std::isnan(result.gradNorm) ? nlohmann::ordered_json() : nlohmann::ordered_json(result.gradNorm);
     line["clip"] = result.clip;
+    line["lr"] = rates.size() == 1 ? nlohmann::ordered_json(rates[0]) : nlohmann::ordered_json(rates);
     line["seconds"] = seconds;
     std::printf("%s\n", line.dump().c_str());
   } else {
     std::printf("step %lld loss %.9g grad_norm %.9g\n", (long long)result.step, result.loss, result.gradNorm);
   }
+  std::fflush(stdout);
+}
+
+static void printEvaluation(int64_t step, double loss, bool json) {
+  if (json)
+    std::printf("%s\n", nlohmann::ordered_json{{"step", step}, {"eval_loss", loss}}.dump().c_str());
+  else
+    std::printf("step %lld eval_loss %.9g\n", (long long)step, loss);
   std::fflush(stdout);
 }
 
@@ -87,6 +100,43 @@ private:
   double begin_;
 };
 } // namespace
+
+namespace {
+/// How fast a run is. Its first step plans and warms up: it counts only while it is the only one.
+class Pace {
+public:
+  /// Notes a step that took `seconds`.
+  void add(double seconds) {
+    auto now = std::chrono::steady_clock::now();
+    if (!count_++) {
+      first_ = seconds;
+      warm_ = now;
+    }
+    total_ += count_ > 1 ? seconds : 0;
+    sinceWarm_ = now - warm_;
+  }
+  int64_t count() const { return count_; }
+  /// Return the seconds of a step by itself, and with what is between two: evaluations, checkpoints.
+  double perStep() const { return count_ > 1 ? total_ / double(count_ - 1) : first_; }
+  double perRound() const { return count_ > 1 ? sinceWarm_.count() / double(count_ - 1) : first_; }
+
+private:
+  int64_t count_ = 0;
+  double first_ = 0, total_ = 0;
+  std::chrono::steady_clock::time_point warm_;
+  std::chrono::duration<double> sinceWarm_{};
+};
+} // namespace
+
+/// Returns the speed in what a step learns from, or in steps.
+static std::string speedText(const TrainingSetup &setup, double seconds) {
+  int64_t tokens = setup.tokensPerStep(), rows = setup.rowsPerStep();
+  int64_t count = tokens ? tokens : rows ? rows : 1;
+  char text[64];
+  double speed = double(count) / std::max(seconds, 1e-9);
+  std::snprintf(text, sizeof text, speed < 10 ? "%.2f %s/s" : "%.0f %s/s", speed, tokens ? "tokens" : rows ? "rows" : "steps");
+  return text;
+}
 
 /// Prints a step on a device without bytes: there is no loss, and time is its own.
 static void printVirtualStep(int64_t step, double seconds, uint64_t peakBytes, bool json) {
@@ -112,12 +162,12 @@ static void printUnits(const Session &session) {
 }
 
 static void refuseValues(const TrainOptions &options) {
-  if (!options.data.empty() || !options.inputs.empty() || !options.parameters.empty() || !options.weights.empty() ||
-      !options.resume.empty() || !options.save.empty() || options.verifyInvariance || options.profile)
+  if (!options.data.empty() || !options.evalData.empty() || !options.inputs.empty() || !options.parameters.empty() ||
+      !options.weights.empty() || !options.resume.empty() || !options.save.empty() || options.verifyInvariance || options.profile)
     throw Error(ErrorCode::InvalidArgument,
                 "device \"" + options.device +
-                    "\" computes nothing: there are no values to give it or to compare; leave out --data, --input, "
-                    "--parameter, --weights, --resume, --save, --profile and --verify-invariance");
+                    "\" computes nothing: there are no values to give it or to compare; leave out --data, --eval-data, "
+                    "--input, --parameter, --weights, --resume, --save, --profile and --verify-invariance");
 }
 
 /// Refuses, before the first step, outputs that cannot be written, or would be written over.
@@ -355,11 +405,15 @@ static int trainAmong(Together &together, TrainOptions options) {
   std::optional<StepTrace> trace;
   if (!options.trace.empty())
     trace.emplace(device, options.report.empty() ? StepTrace::Memory::Totals : StepTrace::Memory::ByRole);
+  ProgressLine progress(isFirst);
   SessionOptions given;
   given.events = trace ? &*trace : nullptr;
   given.recordEvents = options.recordEvents;
   if (isFirst)
-    given.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
+    given.log = [&progress](const std::string &text) {
+      progress.erase();
+      std::fprintf(stderr, "segue-run: %s\n", text.c_str());
+    };
   given.collectives = ranks;
   given.sharding = parseSharding(options.strategy);
   given.stages = options.stages;
@@ -378,6 +432,10 @@ static int trainAmong(Together &together, TrainOptions options) {
   if (report)
     describe(*report, session, options);
 
+  std::vector<RateSchedule> schedules = schedulesOf(options, session.stepCount());
+  std::optional<HeldOut> heldOut;
+  if (!options.evalData.empty())
+    heldOut.emplace(session, options, setup.fixed(), ranks);
   printUnits(session);
   if (int64_t samples = session.calibrationSamples())
     session.calibrate(setup.upcoming(samples));
@@ -385,6 +443,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   MidwayCheckpoints midway(session, options.save, options.saveEvery > 0 && !options.save.empty(), isFirst);
   Interruption interruption;
   auto leave = [&](bool isWhole) {
+    progress.erase();
     Remains remains; // the checkpoint first: nothing else is as hard to get again
     // An interrupted run may have little time, and goes on from here.
     if (isWhole)
@@ -401,9 +460,22 @@ static int trainAmong(Together &together, TrainOptions options) {
       });
     return remains;
   };
-  double total = 0;
+  auto evaluate = [&] {
+    std::optional<double> loss;
+    try {
+      loss = heldOut->meanLoss(session, [&] { return interruption.signal() != 0; });
+    } catch (const Error &) {
+      if (!ranks) // which would save together
+        leave(/*isWhole=*/true).print();
+      throw;
+    }
+    progress.eraseForOutput();
+    if (loss && isFirst)
+      printEvaluation(session.stepCount(), *loss, options.json);
+  };
   int64_t steps = options.until ? std::max<int64_t>(0, options.until - session.stepCount()) : options.steps;
-  int64_t done = 0;
+  int64_t last = session.stepCount() + steps;
+  Pace pace;
   std::optional<StepProfiler> profiler;
   for (int64_t i = 0; i < steps && !signalOf(interruption, ranks.get()); ++i) {
     std::vector<TensorMap> batches = setup.batches();
@@ -412,10 +484,13 @@ static int trainAmong(Together &together, TrainOptions options) {
       profiler.emplace(device);
     if (!device->hasBytes())
       device->memory().resetPeak();
+    std::vector<double> rates;
+    for (const RateSchedule &schedule : schedules)
+      rates.push_back(schedule(session.stepCount()));
     Clock clock(*device);
     StepResult result;
     try {
-      result = session.step(batches, options.lr);
+      result = session.step(batches, rates);
     } catch (const Error &error) {
       together.know = true;
       if (report)
@@ -423,25 +498,39 @@ static int trainAmong(Together &together, TrainOptions options) {
       leave(/*isWhole=*/false).print(); // of what came before the failure
       throw;
     }
-    ++done;
     if (!device->hasBytes())
       device->drain();
     double seconds = clock.seconds();
-    total += i ? seconds : 0;
+    pace.add(seconds);
     if (profiler)
       profiler->add(seconds);
     if (report)
       report->addStep(result, seconds);
+    progress.eraseForOutput();
     if (device->hasBytes() && isFirst)
-      printStep(result, seconds, options.json);
+      printStep(result, rates, seconds, options.json);
     else if (isFirst)
       printVirtualStep(result.step, seconds, device->memory().peakBytes(Space::DeviceDram), options.json);
-    bool isDue = options.saveEvery && (i + 1) % options.saveEvery == 0 && i + 1 < steps; // on every rank
-    if (isDue && !signalOf(interruption, ranks.get()) && !options.save.empty())
+    progress.draw({.step = result.step,
+                   .steps = last,
+                   .secondsLeft = pace.perRound() * double(last - result.step),
+                   .speed = speedText(setup, pace.perStep()),
+                   .loss = result.loss,
+                   .hasLoss = device->hasBytes(),
+                   .peakBytes = device->memory().peakBytes(Space::DeviceDram),
+                   .capBytes = device->memory().budget(Space::DeviceDram)});
+    bool isLast = i + 1 == steps;
+    bool isToEvaluate = heldOut && (isLast || (options.evalEvery && result.step % options.evalEvery == 0)); // on every rank
+    if (isToEvaluate && !signalOf(interruption, ranks.get()))
+      evaluate();
+    bool isDue = options.saveEvery && (i + 1) % options.saveEvery == 0 && !isLast; // on every rank
+    if (isDue && !signalOf(interruption, ranks.get()) && !options.save.empty()) {
+      progress.erase(); // for a warning
       midway.writeOrGoOn();
+    }
   }
-  // The first step warms up.
-  double perStep = done > 1 ? total / double(done - 1) : 0;
+  progress.erase();
+  double perStep = pace.count() > 1 ? pace.perStep() : 0;
   if (ranks) {
     std::vector<Json> told;
     for (const std::string &line : ranks->exchange("figures of ranks", rankFigures(*device, *ranks, perStep).dump()))
@@ -450,7 +539,7 @@ static int trainAmong(Together &together, TrainOptions options) {
       report->setRanks(std::move(told));
   }
   together.know = true;
-  if (done > 1 && isFirst) {
+  if (pace.count() > 1 && isFirst) {
     std::fprintf(stderr, "%.3f ms per step", perStep * 1e3);
     if (int64_t tokens = setup.tokensPerStep())
       std::fprintf(stderr, ", %.0f tokens/s", double(tokens) / perStep);

@@ -115,6 +115,18 @@ TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &option
     windows_.emplace(session, *text, options.tokens, options.targets);
 }
 
+int64_t TrainingSetup::rowsPerStep() const {
+  int64_t rows = 0;
+  for (const auto &[name, tensor] : fixed_) {
+    if (tensor.shape().empty())
+      continue;
+    if (rows && tensor.shape()[0] != rows)
+      return 0;
+    rows = tensor.shape()[0];
+  }
+  return rows * accumulate_ * ranks_;
+}
+
 std::vector<TensorMap> TrainingSetup::batchesOf(int64_t step) const {
   std::vector<TensorMap> batches(size_t(accumulate_), fixed_);
   if (windows_)

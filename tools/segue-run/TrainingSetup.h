@@ -33,6 +33,12 @@ public:
   /// Returns the bytes that a step of all ranks learns from; 0 without --data.
   int64_t tokensPerStep() const { return windows_ ? windows_->tokensPerBatch() * accumulate_ * ranks_ : 0; }
 
+  /// Returns the rows that a step of all ranks learns from: what all inputs that are the same in every step begin with; 0
+  /// where they have nothing in common.
+  int64_t rowsPerStep() const;
+  /// Returns the inputs that are the same in every step.
+  const TensorMap &fixed() const { return fixed_; }
+
   Session session;
 
 private:

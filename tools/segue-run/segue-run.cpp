@@ -10,7 +10,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Commands.h"
+#include "Completion.h"
 #include "NumberOptions.h"
+#include "RateOptions.h"
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
@@ -68,21 +70,21 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->add_option("-o,--output", options.slab, "slab: <slab>.safetensors, .manifest.json and .report.json");
   command->add_flag("--check", options.check, "compare every byte of a slab with the hashes of its manifest, make nothing");
   command->add_option("--config", options.config, "config file; flags go over its memory.stagehand.squareq");
-  addWhole(command, "--pad-k,--pad_k", options.padK, 1, 1024, "columns are padded to a multiple; 64");
+  addWhole(command, "--pad-k", options.padK, 1, 1024, "columns are padded to a multiple; 64");
   command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
   addWhole(command, "--group", options.group, 32, 64, "columns per scale of int4_group: 32 or 64");
   command->add_option("--rotation", options.rotation,
                       "none, or hadamard_256: int4_group layers whose columns are a multiple of 256 are rotated");
   addWhole(command, "--rank", options.rank, 0, 1024, "of a bf16 product beside the codes of int4_group; 0");
-  command->add_option("--include-prefixes,--include_prefixes", options.includePrefixes, "only layers named so")
+  command->add_option("--include-prefixes", options.includePrefixes, "only layers named so")
       ->allow_extra_args(false);
   command
-      ->add_option("--keep-bf16,--keep_bf16", options.keepBf16,
+      ->add_option("--keep-bf16", options.keepBf16,
                    "glob of layers that stay bf16, or rmse>0.02, or cosine<0.999; replaces the default list, "
                    "which is called default")
       ->allow_extra_args(false);
-  command->add_option("--scale-search,--scale_search", options.scaleSearch, "absmax or mse");
-  addReal(command, "--max-ratio,--max_ratio", options.maxRatio, 0, 1, "layers above this part of bf16 stay bf16; 0.9");
+  command->add_option("--scale-search", options.scaleSearch, "absmax or mse");
+  addReal(command, "--max-ratio", options.maxRatio, 0, 1, "layers above this part of bf16 stay bf16; 0.9");
   command->add_option("--architecture-id", options.architectureId, "noted in the manifest")->capture_default_str();
   command->add_flag("--keep-nonfinite-bf16", options.keepNonfiniteBf16, "leave out layers with NaN or infinity");
   addWhole(command, "--threads", options.threads, 0, mostThreads, "0: as many as the machine has");
@@ -167,6 +169,24 @@ static std::vector<std::string> strategies() {
   return names;
 }
 
+/// Returns the sentence of an error without its code: what a wrong command line is told.
+static std::string sentenceOf(const Error &error) {
+  return std::string(error.what()).substr(errorCodeName(error.code()).size() + 2);
+}
+
+/// Checks a form that --lr-schedule names; the kinds are its description.
+static CLI::Validator rateForm() {
+  auto check = [](std::string &text) {
+    try {
+      RateForm form(text);
+      return std::string();
+    } catch (const Error &error) {
+      return sentenceOf(error);
+    }
+  };
+  return CLI::Validator(check, RateForm::grammar());
+}
+
 static void addTrain(CLI::App &app, TrainOptions &options) {
   CLI::App *command = app.add_subcommand("train", "Trains .segue files, stitched in their order");
   command->add_option("files", options.files, ".segue files; - is stdin")->required();
@@ -178,6 +198,10 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->allow_extra_args(false);
   command->add_option("--parameter", options.parameters, "key=tensor, over the weights")->allow_extra_args(false);
   command->add_option("--data", options.data, "bytes to learn; - is stdin");
+  CLI::Option *evalData = command->add_option("--eval-data", options.evalData, "bytes that are not learnt: their mean loss is taken at the end")
+                              ->check(CLI::ExistingFile);
+  addWhole(command, "--eval-every", options.evalEvery, 1, mostSteps, "steps of the whole training after which it is taken, too")
+      ->needs(evalData);
   command->add_option("--tokens", options.tokens, "input for windows of the data")->capture_default_str();
   command->add_option("--targets", options.targets, "input for the bytes that follow")->capture_default_str();
   command->add_option("--input", options.inputs, "name=tensor, the same in every step")->allow_extra_args(false);
@@ -186,6 +210,13 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   addReal(command, "--lr", options.lr, 0, 1e6, "learning rate; again for each group of parameters with its own")
       ->allow_extra_args(false)
       ->capture_default_str();
+  CLI::Option *schedule =
+      command->add_option("--lr-schedule", options.schedule,
+                          "how each rate changes over the whole training, as cosine, linear:final=1e-5, one-cycle:rise=0.3, "
+                          "step-decay:every=1000,factor=0.5, step-decay:at=500,at=800")
+          ->check(rateForm());
+  CLI::Option *warmup =
+      addWhole(command, "--warmup", options.warmup, 0, mostSteps, "steps over which each rate rises to what --lr says");
   addReal(command, "--clip", options.clip, 0, 1e30, "greatest norm of the gradients; 0: any")->capture_default_str();
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches per step");
   CLI::Option *ranks =
@@ -226,15 +257,27 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->needs(spill);
   CLI::Option *verify =
       command->add_flag("--verify-invariance", options.verifyInvariance,
-                        "train with and without memory services under several caps; status 1 if a bit differs");
+                        "train with and without memory services under several caps; status 1 if a bit differs")
+          ->excludes(schedule)
+          ->excludes(warmup)
+          ->excludes(evalData);
   addWhole(command, "--caps", options.caps, 1, 100,
            "for --verify-invariance, in percent of the peak without services")
       ->delimiter(',')
       ->needs(verify)
       ->capture_default_str();
   addCommon(command, options);
+  command->callback([&options] {
+    try {
+      RateForm(options.schedule).checkWarmup(options.warmup);
+    } catch (const Error &error) {
+      throw CLI::ValidationError(sentenceOf(error));
+    }
+  });
   command->footer("Example: segue-run train front.segue back.segue --weights init.safetensors\n"
                   "           --data text.txt --steps 20 --lr 3e-4 --save checkpoint.safetensors\n"
+                  "         segue-run train gpt.segue --weights init.safetensors --data text.txt --until 1000\n"
+                  "           --lr 3e-4 --lr-schedule cosine --warmup 100 --eval-data held-out.txt --eval-every 100\n"
                   "SIGINT or SIGTERM ends it after the step in progress, with --save, --trace and --report\n"
                   "written and status 130 or 143; a second one ends it at once.\n"
                   "On a device of virtual time, sim:virtual,..., the run is rehearsed without weights and\n"
@@ -342,6 +385,14 @@ static void addReport(CLI::App &app, ReportOptions &options) {
                   "Example: segue-run report --telemetry logs --trace trace.json -o report.html");
 }
 
+static void addCompletion(CLI::App &app, std::string &shell) {
+  CLI::App *command = app.add_subcommand("completion", "Writes what makes a shell complete commands, options and values");
+  command->add_option("shell", shell, "the shell")->required()->check(CLI::IsMember(completedShells));
+  command->footer("Example: eval \"$(segue-run completion bash)\"       in ~/.bashrc\n"
+                  "         eval \"$(segue-run completion zsh)\"        in ~/.zshrc, after compinit\n"
+                  "         segue-run completion fish | source          in ~/.config/fish/config.fish");
+}
+
 /// What is said of a command or an option that nobody knows, with the nearest that is known; empty for other mistakes.
 static std::string misnamed(const CLI::App &app, int argc, char **argv) {
   std::vector<std::string> known;
@@ -364,7 +415,17 @@ static std::string misnamed(const CLI::App &app, int argc, char **argv) {
   return "there is no " + what + " \"" + given + "\"" + nearestHint(given, std::vector<std::string_view>(known.begin(), known.end()));
 }
 
+/// Lets whoever knows an option as a key of configs or an argument of Python's write it so: --spill_dir is --spill-dir.
+static void takeUnderscores(int argc, char **argv) {
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i)
+    if (std::string_view(argv[i]).starts_with("--"))
+      for (char *at = argv[i]; *at && *at != '='; ++at)
+        if (*at == '_')
+          *at = '-';
+}
+
 int main(int argc, char **argv) {
+  takeUnderscores(argc, argv);
   segue::useCuda();
   CLI::App app("Inspects, runs and trains .segue files.", "segue-run");
   app.require_subcommand(1);
@@ -389,6 +450,7 @@ int main(int argc, char **argv) {
   StitchCommand stitchOptions;
   TrainOptions trainOptions;
   TrustOptions trustOptions;
+  std::string shell;
   addInspect(app, inspectOptions);
   addRun(app, runOptions);
   addExport(app, exportOptions);
@@ -404,6 +466,7 @@ int main(int argc, char **argv) {
   addStitch(app, stitchOptions);
   addTrain(app, trainOptions);
   addTrust(app, trustOptions);
+  addCompletion(app, shell);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {
@@ -422,6 +485,10 @@ int main(int argc, char **argv) {
       return profileDevice(profileDeviceOptions);
     if (app.got_subcommand("devices"))
       return listDevices();
+    if (app.got_subcommand("completion")) {
+      std::fputs(completionScript(app, shell).c_str(), stdout);
+      return Done;
+    }
     if (app.got_subcommand("export"))
       return exportCheckpoint(exportOptions);
     if (app.got_subcommand("fit"))

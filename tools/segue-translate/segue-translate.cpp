@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../MlirOutput.h"
+#include "../ShortDiagnostics.h"
 #include "../ToolVersion.h"
 #include "mlir/Support/LogicalResult.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
@@ -13,6 +14,7 @@
 
 int main(int argc, char **argv) {
   segue::tool::setVersion("segue-translate");
+  segue::tool::shortenDiagnostics();
   segue::registerFlatBufferTranslations();
   return segue::tool::withOutputFile(argc, argv, [](int count, char **arguments) {
     return succeeded(mlir::mlirTranslateMain(count, arguments, "Segue translation driver\n"));
