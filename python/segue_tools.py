@@ -28,6 +28,8 @@ TOOLS = {
 def become(tool: str, arguments: list[str]) -> NoReturn:
     """Replaces this process by a tool, so that signals, pipes and the exit status are the tool's own."""
     program = os.path.join(FOLDER, tool)
+    if sys.prefix != sys.base_prefix:  # there tools look for NVIDIA's packages
+        os.environ["VIRTUAL_ENV"] = sys.prefix
     try:
         os.execv(program, [tool, *arguments])
     except OSError as error:

@@ -29,8 +29,8 @@ def main(arguments: list[str]) -> int:
     tool = "segue-" + arguments[0].removeprefix("segue-")
     if tool in TOOLS:
         become(tool, arguments[1:])
-    near = difflib.get_close_matches(tool, TOOLS, 1)
-    meant = f"did you mean {near[0].removeprefix('segue-')}?" if near else "python -m segue lists them"
+    near = difflib.get_close_matches(tool.removeprefix("segue-"), [name.removeprefix("segue-") for name in TOOLS], 1)
+    meant = f"did you mean {near[0]}?" if near else "python -m segue lists them"
     print(f"segue: there is no tool {arguments[0]!r}; {meant}", file=sys.stderr)
     return 2
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import segue
 import segue_tools
+from segue.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
@@ -114,22 +115,34 @@ def test_tools_work_on_the_libraries_of_the_wheel(environment, tmp_path):
     assert "forward" in run(environment / "bin" / "segue-run", "inspect", "mlp.segue", cwd=tmp_path, env=home)
 
 
-def test_python_m_segue():
-    def said(*arguments):
-        return subprocess.run([sys.executable, "-m", "segue", *arguments], capture_output=True, text=True, timeout=60)
+def test_python_m_segue_becomes_the_tool(environment):
+    assert run(environment / "bin" / "python", "-m", "segue", "run", "--version") == f"segue-run {segue.__version__}\n"
 
-    assert said("--version").stdout == f"segue {segue.__version__}\n"
-    listed = said().stdout
-    assert all(tool.removeprefix("segue-") in listed for tool in TOOLS)
-    assert said("run", "--version").stdout == f"segue-run {segue.__version__}\n"
-    wrong = said("trnslate")
-    assert wrong.returncode == 2 and "there is no tool 'trnslate'; did you mean translate?" in wrong.stderr
+
+def test_python_m_segue(capsys):
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"segue {segue.__version__}\n"
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {tool.removeprefix('segue-')} " in listed for tool in TOOLS)
+    assert main(["trnslate"]) == 2
+    assert "there is no tool 'trnslate'; did you mean translate?" in capsys.readouterr().err
+    assert main(["frobnicate"]) == 2
+    assert "there is no tool 'frobnicate'; python -m segue lists them" in capsys.readouterr().err
 
 
 def test_a_tool_that_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(segue_tools, "FOLDER", str(tmp_path))
     with pytest.raises(SystemExit, match="segue-opt: .*/segue-opt cannot be run: No such file or directory; install segue again"):
         segue_tools.become("segue-opt", [])
+
+
+def test_tools_look_for_packages_of_the_environment_that_they_are_in(monkeypatch):
+    found = []
+    monkeypatch.setattr(os, "execv", lambda program, arguments: found.append((program, arguments, os.environ["VIRTUAL_ENV"])))
+    monkeypatch.setenv("VIRTUAL_ENV", "/another")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    segue_tools.become("segue-run", ["devices"])
+    assert found == [(os.path.join(segue_tools.FOLDER, "segue-run"), ["segue-run", "devices"], sys.prefix)]
 
 
 def test_the_version_stands_in_one_place():
