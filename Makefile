@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/$(BUILD)/python
 
-.PHONY: all setup configure build demo check check-long check-sanitizers bench format tidy docs screenshots clean
+.PHONY: all setup configure build demo wheel check check-long check-sanitizers bench format tidy docs screenshots clean
 
 all: build
 
@@ -30,6 +30,11 @@ demo: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler
 	@echo "demo: training a small GPT with Segue and then with PyTorch: two or three minutes"
 	@$(PYTHON) -u examples/demo.py $(DEMO_ARGS)
+
+# One file that pip installs, in build/wheel (docs/guides/install.md). tools/wheel_check.py tries it on clean systems.
+wheel: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler segue-compile segue-lsp-server segue-opt segue-run segue-translate
+	@$(PYTHON) tools/wheel.py --build $(BUILD)
 
 check: build
 	@$(PYTHON) tools/check.py --build $(BUILD)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from . import squareq
 from ._runtime import StepResult, Tensor
+from ._runtime import __version__ as __version__
 from .buckets import Buckets
 from .callbacks import Callback, EarlyStop
 from .compiler import compile, load
@@ -45,8 +46,6 @@ from .supported import Operator, Operators, supported_ops
 from .trainer import Trainer
 from .trainer_checkpoints import export_checkpoint
 from .training_loop import Evaluation, History, Run
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",

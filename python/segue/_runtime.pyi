@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
+__version__: str
+
 class Device:
     @staticmethod
     def open(spec: str) -> Device: ...

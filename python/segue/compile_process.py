@@ -37,6 +37,11 @@ VARIABLE = "SEGUE_COMPILER_PROCESS"
 _SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile_server.py")
 
 
+def _backend() -> str:
+    """The folder of nanobind's part at run time, which a child with no folders of packages would not find."""
+    return os.path.dirname(sys.modules["nanobind_backend"].__path__[0])  # which _runtime has imported
+
+
 class _Gone(Exception):
     """The child has ended."""
 
@@ -45,7 +50,7 @@ class _Child:
 
     def __init__(self) -> None:
         self.messages = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", _SERVER], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, "-I", "-S", _SERVER, _backend()], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.messages)
         assert self.process.stdin is not None and self.process.stdout is not None
         self._requests, self._answers = self.process.stdin, self.process.stdout

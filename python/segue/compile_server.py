@@ -4,7 +4,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""The program that compiles for `segue.compile_process`; it is run as a file and imports neither torch nor numpy.
+"""The program that compiles for `segue.compile_process`; it is run as a file and imports neither torch nor numpy. Its argument is the
+folder of packages that has nanobind_backend.
 
 Requests come on standard input, answers leave on standard output: eight bytes
 of length, then a pickle. A request is (folder, arguments by name); an answer is
@@ -43,6 +44,7 @@ def _compiler() -> tuple[Any, Any]:
     package = types.ModuleType("segue")
     package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
     sys.modules["segue"] = package
+    sys.path.append(sys.argv[1])
     from segue import _compiler as native
     from segue.errors import CompileError
 

@@ -16,6 +16,7 @@
 #include "segue/runtime/Collectives/Transport.h"
 #include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Error.h"
+#include <dlfcn.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -26,19 +27,27 @@ using namespace nb::literals;
 
 namespace segue::python {
 
-/// Returns true while Python code can be run: a thread that wants the GIL of an interpreter that ends is ended itself.
-static bool isPythonAlive() {
-#if PY_VERSION_HEX >= 0x030d0000
-  return Py_IsInitialized() && !Py_IsFinalizing();
-#else
-  return Py_IsInitialized() && !_Py_IsFinalizing();
-#endif
+/// Returns true once the interpreter has begun to end. The function that knows is in the stable ABI from Python 3.13 on; before, it
+/// has another name.
+static bool isPythonEnding() {
+  using Answer = int (*)();
+  static const auto ask = [] {
+    void *found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+    return reinterpret_cast<Answer>(found ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+  }();
+  return ask && ask();
 }
+
+/// Returns true while Python code can be run: a thread that wants the GIL of an interpreter that ends is ended itself.
+static bool isPythonAlive() { return Py_IsInitialized() && !isPythonEnding(); }
+
+/// PyBUF_WRITE, whose name is in the stable ABI from Python 3.11 on.
+static constexpr int kWritable = 0x200;
 
 static nb::object view(const void *data, uint64_t bytes) {
   // Read-only memory is given as the rest is: PyTorch has no read-only tensors.
   auto *begin = static_cast<char *>(const_cast<void *>(data));
-  return nb::steal(PyMemoryView_FromMemory(begin, Py_ssize_t(bytes), PyBUF_WRITE));
+  return nb::steal(PyMemoryView_FromMemory(begin, Py_ssize_t(bytes), kWritable));
 }
 
 namespace {

@@ -782,6 +782,7 @@ static void bindSubmit(nb::module_ &m) {
 
 NB_MODULE(_runtime, m) {
   m.doc() = "The runtime of Segue: binaries, modules, sessions. Use the package segue instead.";
+  m.attr("__version__") = SEGUE_VERSION;
   // Devices and tensors in module-level caches outlive the module: no leak.
   nb::set_leak_warnings(false);
   python::registerErrorTranslator();
