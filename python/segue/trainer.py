@@ -266,7 +266,7 @@ class Trainer(Checkpoints, Figures, Parameters):
             strategy=self._ranks.strategy, stages=self._ranks.stages)
         if seal is not None and not self._session.can_seal:
             raise InvalidArgumentError("seal says where checkpoints of what lies on the disk go; give budget and spill_dir, too, or use save")
-        if self._report is not None:
+        if self._report is not None and report is not None:
             self._report.keep_at(os.fspath(report))
             self._report.describe(self._model_name(), self._session, json.dumps(self._settings(budget, seed)))
         self._hooks: list[GradientHook] = []

@@ -34,7 +34,7 @@
 
 namespace segue::inline runtime {
 
-static constexpr std::string_view toolVersion = "segue 0.1.0";
+static constexpr std::string_view toolVersion = "segue " SEGUE_VERSION;
 
 SlabPaths::SlabPaths(const std::filesystem::path &given) {
   std::string stem = given.string();
