@@ -575,7 +575,7 @@ def test_a_device_has_one_budget():
 
 @pytest.mark.parametrize("options, said", [
     (dict(budget="much"), "is not a quantity such as 512MiB"), (dict(spill_dir="/nowhere"), "give the budget, too"),
-    (dict(budget="1GiB"), "it has 16777216 bytes"), (dict(budget=0), "give 1 to as many"),
+    (dict(budget="1GiB"), "it has 16777216 bytes"), (dict(budget=0), "the budget is 0, in which nothing can be held"),
     (dict(budget="1MiB", spill_dir="/nowhere"), "its spec says dram= itself")])
 def test_what_is_no_budget(options, said):
     with pytest.raises(segue.InvalidArgumentError, match=said):

@@ -244,12 +244,12 @@ def test_the_page_is_written_seldom(tmp_path):
     trainer._report.keep_at(tmp_path / "run.html", seconds=0)
     written = 0
     begin, before = time.perf_counter(), None
-    while time.perf_counter() - begin < 1:
+    while written < 3 and time.perf_counter() - begin < 60:  # beside others a page may take as long as a second of the run pays for
         trainer.step(x=x, y=y)
         now = (tmp_path / "run.html").stat().st_mtime_ns
         written, before = written + (now != before), now
     trainer.close()
-    assert written >= 2 and data_of(tmp_path / "run.html")["steps"]["lines"] > 2 * written
+    assert written == 3 and data_of(tmp_path / "run.html")["steps"]["lines"] > 2 * written
 
 
 def test_a_run_goes_on_without_its_page(tmp_path):
