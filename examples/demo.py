@@ -158,7 +158,8 @@ def main() -> int:
         program.save(args.out / f"{name}.segue")
         print(program.inspect())
 
-    trainer = segue.Trainer([program_first, program_last], optimizer=optimizer, clip_grad_norm=1.0)
+    # The names of the files, so that `segue-run train first.segue last.segue --weights weights.safetensors` goes on from here.
+    trainer = segue.Trainer({"first": program_first, "last": program_last}, optimizer=optimizer, clip_grad_norm=1.0)
     curves, speeds = {}, {}
 
     def segue_step(tokens, targets, lr):

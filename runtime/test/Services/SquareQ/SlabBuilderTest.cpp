@@ -224,7 +224,14 @@ TEST_F(SlabBuilderTest, SurvivesKills) {
     ::waitpid(child, &status, 0);
     if (WIFEXITED(status)) {
       ASSERT_EQ(WEXITSTATUS(status), 0);
-      break;
+      if (kills || seconds < 1e-3)
+        break;
+      // The build alone was held up by other work, and this one was done before it was to be killed.
+      seconds /= 4;
+      SlabPaths done(built.slab);
+      for (const std::filesystem::path &path : {done.slab, done.manifest, done.report})
+        std::filesystem::remove(path);
+      continue;
     }
     ++kills;
     SlabPaths paths(built.slab);
