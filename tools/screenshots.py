@@ -65,7 +65,7 @@ def main() -> None:
                 raise SystemExit("the page complains: " + "; ".join(browser.complaints))
             page = Path(scratch) / "terminal.html"
             page.write_text(terminal(args.build.resolve(), Path(scratch)))
-            browser.show(page, width=1120)
+            browser.show(page, width=1120, height=560)
             browser.picture(IMAGES / "terminal.png")
             if (site := args.build.resolve() / "site" / "concepts.html").exists():
                 browser.show(site, width=1280)
