@@ -16,6 +16,7 @@
 #include "PlanBinding.h"
 #include "ProfileBinding.h"
 #include "RanksBinding.h"
+#include "ReportBinding.h"
 #include "ScheduleBinding.h"
 #include "SessionArguments.h"
 #include "SlabBinding.h"
@@ -30,7 +31,6 @@
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SlabServer.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
-#include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Session/LoopBudget.h"
 #include "segue/runtime/Session/RunBudget.h"
 #include <nanobind/nanobind.h>
@@ -383,14 +383,6 @@ static void bindModule(nb::module_ &m) {
           "name"_a);
 }
 
-/// Reads a config from a file, or from the text that would stand in one.
-static std::optional<Config> configOf(const std::optional<std::filesystem::path> &path,
-                                      const std::optional<std::string> &text) {
-  if (path)
-    return Config::load(*path);
-  return text ? std::optional(Config::parse(*text, "config")) : std::nullopt;
-}
-
 /// Claims on the device are made of this.
 static WeightStreamer &streamerOf(Session &session) {
   WeightStreamer *streamer = session.services() ? session.services()->weights() : nullptr;
@@ -405,45 +397,6 @@ static void bindSession(nb::module_ &m) {
       .def("release", &WeightStreamer::Scope::release)
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](WeightStreamer::Scope &scope, nb::args) { scope.release(); });
-  nb::class_<EventSink>(m, "EventSink");
-  nb::class_<StepTrace, EventSink>(m, "StepTrace")
-      .def(
-          "__init__",
-          [](StepTrace *self, const DeviceRef &device, bool byRole) {
-            new (self) StepTrace(device, byRole ? StepTrace::Memory::ByRole : StepTrace::Memory::Totals);
-          },
-          "device"_a, "by_role"_a = false)
-      .def("write", &StepTrace::write, "path"_a, ReleaseGil());
-  nb::class_<RunReport, EventSink>(m, "RunReport")
-      .def(
-          "__init__",
-          [](RunReport *self, const DeviceRef &device, const std::optional<std::filesystem::path> &config,
-             const std::optional<std::string> &configText, StepTrace *trace) {
-            std::optional<Config> read = configOf(config, configText);
-            new (self) RunReport(device, read ? &*read : nullptr, trace);
-          },
-          "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(), "trace"_a = nb::none(),
-          nb::keep_alive<1, 5>())
-      .def(
-          "describe",
-          [](RunReport &self, std::string model, const Session &session, const std::string &settings) {
-            self.describe(std::move(model), session.parameters(), Json::parse(settings));
-          },
-          "model"_a, "session"_a, "settings"_a)
-      .def("keep_at", &RunReport::keepAt, "path"_a, "seconds"_a = 2.0)
-      .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a, ReleaseGil())
-      .def("add_failure", &RunReport::addFailure, "sentence"_a)
-      .def(
-          "set_ranks",
-          [](RunReport &self, const std::vector<std::string> &lines) {
-            std::vector<Json> ranks;
-            for (const std::string &line : lines)
-              ranks.push_back(Json::parse(line));
-            self.setRanks(std::move(ranks));
-          },
-          "lines"_a)
-      .def("write", &RunReport::write, "path"_a, ReleaseGil());
-
   nb::class_<StepResult>(m, "StepResult",
                          "What a training step has found, as trainer.last has it: the loss, the norm of the gradients before they were "
                          "clipped, the factor that clipping multiplied them by, the number of the step, the scale of its loss, whether it "
@@ -500,7 +453,7 @@ static void bindSession(nb::module_ &m) {
               nb::gil_scoped_acquire gil; // a step runs without
               nb::module_::import_("logging").attr("getLogger")("segue").attr(level)("%s", text);
             };
-            options.config = configOf(config, configText);
+            options.config = python::configOf(config, configText);
             options.recordEvents = recordEvents.value_or("");
             options.makePrecision = precisionService();
             options.openSlab = openSlab;
@@ -717,7 +670,7 @@ static void bindFiles(nb::module_ &m) {
       [](uint64_t bytes, const std::filesystem::path &spillFolder, uint64_t spillCapacity, const std::string &device,
          const std::optional<std::filesystem::path> &config, const std::optional<std::string> &configText) {
         RunBudget budget{bytes, spillFolder, spillCapacity};
-        return std::pair(budget.device(device), budget.config(configOf(config, configText)).json("").dump());
+        return std::pair(budget.device(device), budget.config(python::configOf(config, configText)).json("").dump());
       },
       "bytes"_a, "spill_dir"_a, "spill_capacity"_a, "device"_a, "config"_a = nb::none(), "config_text"_a = nb::none(),
       "The spec of a device with so much memory, and the text of a config in which a plan keeps to it.");
@@ -725,7 +678,7 @@ static void bindFiles(nb::module_ &m) {
       "within_tiers",
       [](const std::string &device, const std::optional<std::filesystem::path> &config,
          const std::optional<std::string> &configText) -> std::optional<std::tuple<std::string, std::string, bool>> {
-        std::optional<Config> given = configOf(config, configText);
+        std::optional<Config> given = python::configOf(config, configText);
         std::optional<RunBudget> budget = given ? RunBudget::of(*given) : std::nullopt;
         if (!budget)
           return std::nullopt;
@@ -794,6 +747,7 @@ NB_MODULE(_runtime, m) {
   bindFiles(m);
   bindSubmit(m);
   python::bindRanks(m);
+  python::bindReports(m);
   bindSession(m);
   python::bindPlan(m);
   python::bindProfile(m);

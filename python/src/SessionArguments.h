@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Modules, ties and wires in the plain types that cross from Python; the same
-// for a session that trains and for one that is only planned.
+// for a session that trains and for one that is only planned. And its config, which a
+// page of a run has, too.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,6 +15,9 @@
 #define SEGUE_PYTHON_SESSIONARGUMENTS_H
 
 #include "segue/runtime/Session/Session.h"
+#include <filesystem>
+#include <optional>
+#include <string>
 
 namespace segue::python {
 
@@ -42,6 +46,14 @@ inline SessionOptions sessionOptions(double maxGradNorm, const Ties &tied, const
   for (const auto &[module, input, fromModule, output] : wires)
     options.wires.push_back({module, input, fromModule, output});
   return options;
+}
+
+/// Reads a config from a file, or from the text that would stand in one.
+inline std::optional<Config> configOf(const std::optional<std::filesystem::path> &path,
+                                      const std::optional<std::string> &text) {
+  if (path)
+    return Config::load(*path);
+  return text ? std::optional(Config::parse(*text, "config")) : std::nullopt;
 }
 
 } // namespace segue::python
