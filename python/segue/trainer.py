@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import weakref
@@ -30,9 +29,7 @@ from .evaluation import Metric, means_over
 from .freezing import Frozen, Part, matching
 from .gradient_hooks import GradientFunction, GradientHook
 from .memory import budget_bytes, parse_bytes
-from .inspection import size_text
 from .module import LoadedModule, Module, Program
-from .notebooks import facts, step_result
 from .optimizers import Optimizer
 from .precision import LossScale
 from .run_config import statistics_of, text_of
@@ -340,33 +337,6 @@ class Trainer(Checkpoints, Figures, Parameters):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": {way_out}" if way_out else ""), name=name, obj=self)
 
     # --- training ---------------------------------------------------------------------
-
-    def _model_name(self) -> str:
-        return ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
-
-    def _settings(self, budget: int | str | None, seed: int) -> dict[str, Any]:
-        """What the page of a run says of this one, by the names that the user knows."""
-        settings = {"optimizer": type(self.optimizer).__name__, "learning rate": self.optimizer.rates(0)[0], "clip_grad_norm": self._clip_grad_norm or None,
-                    "grad_accumulation": self.grad_accumulation if self.grad_accumulation > 1 else None, "budget": budget,
-                    "precision": ", ".join(dict.fromkeys(module.precision or "f32" for module in self.modules.values())), "seed": seed or None,
-                    "distributed": f"{self._ranks.strategy}, {self._ranks.count} ranks" if self._ranks.are_several else None}
-        return {name: value for name, value in settings.items() if value is not None}
-
-    def __repr__(self) -> str:
-        count = sum(math.prod(p.shape) for p in self._session.parameters if p.trained)
-        return f"Trainer({self._model_name()}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
-            f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
-
-    def _repr_html_(self) -> str:
-        trained = [p for p in self._session.parameters if p.trained]
-        last = self.__dict__.get("last")
-        return facts("Trainer", (
-            ("modules", ", ".join(f"{name}: {module.name}" for name, module in self.modules.items())),
-            ("optimizer", f"{type(self.optimizer).__name__}, lr {self.optimizer.rates(self.step_count)[0]:g}"),
-            ("trained", f"{sum(math.prod(p.shape) for p in trained):,} elements of {len(trained)} parameters"),
-            ("device", self._device.name), ("peak of its memory", size_text(self.peak_bytes) if last else None),
-            ("rank", f"{self.rank} of {self.ranks}" if self._ranks.are_several else None), ("step", self.step_count),
-        )) + ("" if last is None else step_result(last))
 
     def _named(self, given: tuple[Any, ...], batch: dict[str, Any]) -> dict[str, Any]:
         """A batch by name of what a method was given without and with names."""

@@ -4,19 +4,25 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""What a trainer takes: foreseen, certified, held now, and moved so far."""
+"""What a trainer takes: foreseen, certified, held now, and moved so far; and what prompts, notebooks and the page of a run say of it."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from .batches import BatchNames
+from .inspection import size_text
 from .memory import Memory, forecast
+from .notebooks import facts, step_result
 from .profiling import Profile, profile_steps
 from .stitch_report import StitchReport
 
 if TYPE_CHECKING:
     from . import _runtime
+    from .module import Module
+    from .optimizers import Optimizer
+
 
 class Figures:
     """The part of `segue.Trainer` that tells what steps take. It has no state of its own."""
@@ -32,6 +38,15 @@ class Figures:
         step: Callable[..., float]
         _ranks: Any
         _times: Any
+        modules: "dict[str, Module]"
+        optimizer: "Optimizer"
+
+        @property
+        def step_count(self) -> int: ...
+        @property
+        def rank(self) -> int: ...
+        @property
+        def ranks(self) -> int: ...
 
     def certify(self, microbatches: int = 1) -> int:
         """The bytes of the device's memory that steps of so many batches will do with, found out before they run.
@@ -128,3 +143,30 @@ class Figures:
         return forecast(self._binaries(), budget=budget, device=device or self._device.name,
                         clip_grad_norm=self._clip_grad_norm, tied=self._ties(), micro_batches=self.grad_accumulation,
                         seal=self._seal_path is not None if seal is None else seal)
+
+    def _model_name(self) -> str:
+        return ", ".join(module.name if name == module.name or name.isdigit() else f"{name}: {module.name}" for name, module in self.modules.items())
+
+    def _settings(self, budget: int | str | None, seed: int) -> dict[str, Any]:
+        """What the page of a run says of this one, by the names that the user knows."""
+        settings = {"optimizer": type(self.optimizer).__name__, "learning rate": self.optimizer.rates(0)[0], "clip_grad_norm": self._clip_grad_norm or None,
+                    "grad_accumulation": self.grad_accumulation if self.grad_accumulation > 1 else None, "budget": budget,
+                    "precision": ", ".join(dict.fromkeys(module.precision or "f32" for module in self.modules.values())), "seed": seed or None,
+                    "distributed": f"{self._ranks.strategy}, {self._ranks.count} ranks" if self._ranks.are_several else None}
+        return {name: value for name, value in settings.items() if value is not None}
+
+    def __repr__(self) -> str:
+        count = sum(math.prod(p.shape) for p in self._session.parameters if p.trained)
+        return f"Trainer({self._model_name()}; {type(self.optimizer).__name__}, {count:,} trained parameters, step {self.step_count}, on {self._device.name!r}" + (
+            f", rank {self.rank} of {self.ranks})" if self._ranks.are_several else ")")
+
+    def _repr_html_(self) -> str:
+        trained = [p for p in self._session.parameters if p.trained]
+        last = self.__dict__.get("last")
+        return facts("Trainer", (
+            ("modules", ", ".join(f"{name}: {module.name}" for name, module in self.modules.items())),
+            ("optimizer", f"{type(self.optimizer).__name__}, lr {self.optimizer.rates(self.step_count)[0]:g}"),
+            ("trained", f"{sum(math.prod(p.shape) for p in trained):,} elements of {len(trained)} parameters"),
+            ("device", self._device.name), ("peak of its memory", size_text(self.peak_bytes) if last else None),
+            ("rank", f"{self.rank} of {self.ranks}" if self._ranks.are_several else None), ("step", self.step_count),
+        )) + ("" if last is None else step_result(last))
