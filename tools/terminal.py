@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import html
 import os
@@ -25,12 +26,41 @@ import subprocess
 import termios
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, Generator
 
 #: Text, and what moves the cursor or clears the rest of a line. Other sequences of a terminal change nothing here.
 PIECES = re.compile(r"\r|\n|\x1b\[K|\x1b\[[0-9;?]*[A-Za-z]|[^\r\n\x1b]+")
 
 STYLE = "body{margin:0;background:#16181d;color:#d7dae0;font:15px/1.45 'DejaVu Sans Mono',monospace}pre{margin:20px 24px}b{color:#7fd1ae}"
+
+
+def said_on_a_terminal(command: list[str], columns: int, limit_s: float, *, stdout: int | None = None, **options: Any) -> Generator[str, None, int]:
+    """What `command` says on a terminal of its own, piece by piece, and its exit status as the generator's value. A `stdout` that is given takes what
+    goes there. A caller that asks for no more ends the command.
+
+    Raises TimeoutError when it goes on for longer. `options` are those of `subprocess.Popen`.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs if stdout is None else stdout, stderr=theirs, **options)
+    os.close(theirs)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    end = time.monotonic() + limit_s
+    try:
+        while True:
+            if not select.select([ours], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"{shlex.join(command)} went on for {limit_s} s")
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # nobody has the other end any more
+                part = b""
+            if not part:
+                return process.wait(max(0.0, end - time.monotonic()))
+            yield decoder.decode(part)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 class Screen:
@@ -65,26 +95,10 @@ class Screen:
         """Shows `command` as if it had been typed, and what it says until it ends or `until` is true of the screen."""
         self._prompts.add(len(self.lines) - 1)
         self.write("$ " + shlex.join(command) + "\n")
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, self.columns, 0, 0))
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"})
-        os.close(theirs)
-        end = time.monotonic() + limit_s
-        try:
-            while not until(self):
-                if not select.select([ours], [], [], max(0.0, end - time.monotonic()))[0]:
-                    raise TimeoutError(f"{shlex.join(command)} went on for {limit_s} s")
-                try:
-                    part = os.read(ours, 4096)
-                except OSError:  # nobody has the other end any more
-                    break
-                if not part:
-                    break
-                self.write(part.decode(errors="replace"))
-        finally:
-            process.kill()
-            process.wait()
-            os.close(ours)
+        for text in said_on_a_terminal(command, self.columns, limit_s, cwd=folder, env=os.environ | {"TERM": "xterm"}):
+            self.write(text)
+            if until(self):
+                break
         if self.lines[-1]:
             self.write("\n")
 

@@ -1,41 +1,34 @@
-"""Runs a command with stderr on a pseudo-terminal of 100 columns, and says what was drawn there.
+"""Runs a command with stderr on a terminal of 100 columns, and says what was drawn there.
 
 `screen` stands first for both streams on it, `talk` for stderr alone. Every line that was drawn over is printed once as
 `drawn: ...`, and what is left in the end as `left: ...`.
 """
 
 import os
-import pty
-import select
 import subprocess
-import struct
 import sys
-import fcntl
-import termios
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tools"))
+
+from terminal import said_on_a_terminal  # noqa: E402
 
 kind, *command = sys.argv[1:]
-ours, theirs = pty.openpty()
-fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-out = theirs if kind == "screen" else subprocess.DEVNULL
-process = subprocess.Popen(command, stdout=out, stderr=theirs, env=os.environ | {"TERM": os.environ.get("TRIED_TERM", "xterm")})
-os.close(theirs)
-seen = b""
-while True:
-    if not select.select([ours], [], [], 30)[0]:
-        process.kill()
-        sys.exit("nothing came for 30 seconds")
-    try:
-        part = os.read(ours, 4096)
-    except OSError:  # nobody has the other end any more
-        break
-    if not part:
-        break
-    seen += part
-status = process.wait(30)
-for line in seen.decode().split("\r\n"):
+environment = os.environ | {"TERM": os.environ.get("TRIED_TERM", "xterm")}
+
+
+def seen():
+    """All that was said, and the exit status."""
+    stdout = None if kind == "screen" else subprocess.DEVNULL
+    status = yield from said_on_a_terminal(command, 100, 60, stdout=stdout, env=environment)
+    yield f"\r\nstatus {status}"
+
+
+*lines, status = "".join(seen()).split("\r\n")
+for line in lines:
     *drawn, left = line.split("\r\x1b[K")
     for each in filter(None, drawn):
         print("drawn:", each)
     if left:
         print("left:", left)
-print("status", status)
+print(status)
