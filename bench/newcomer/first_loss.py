@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = "git,make,ca-certificates"
-# What is seen in the output, in this order, and what it means.
+#: The stages of the demo: each begins with such words in its output, in this order.
 STAGES = [
     (r"setup: ready", "packages and the Python environment are installed"),
     (r"\[1/\d+\]", "the build is configured, and begins"),

@@ -115,7 +115,7 @@ Invalid, Mismatch, Unsupported = segue.InvalidArgumentError, segue.LayoutMismatc
 
 #: By what was done: the call, the error, and words that it must have, in this order.
 MISTAKES = {
-    # What is given to a Trainer.
+    # Mistakes in what a Trainer is given.
     "no optimizer": (lambda _: segue.Trainer([compiled()]), TypeError, ["Trainer", "missing", "'optimizer'"]),
     "None as optimizer": (lambda _: trainer(optimizer=None), Invalid, ["the optimizer is None", "segue.AdamW(lr=...)"]),
     "an optimizer's name": (lambda _: trainer(optimizer="adamw"), Invalid, ["the optimizer is a str", "segue.AdamW(lr=...)"]),
@@ -149,7 +149,7 @@ MISTAKES = {
     "bytes that were meant as MiB": (lambda _: trainer(budget=600, device="sim:link=16GB/s").step(X, Y), segue.BudgetInfeasibleError, ["600", "smallest"]),
     "no room beside memory": (lambda _: trainer(budget="600MiB"), Invalid, ['device "cpu"', 'spill_dir="FOLDER"']),
     "two budgets": (lambda _: trainer(budget="1MiB", device="sim:dram=16MiB"), Invalid, ["dram= itself", "leave that or the budget out"]),
-    # What is compiled.
+    # Mistakes in what is compiled.
     "a compiled module": (lambda _: segue.compile(compiled(), (X, Y)), Invalid, ["Net is compiled already", "give it to a Trainer"]),
     "a compiled part": (lambda _: segue.compile(nn.Sequential(segue.compile(nn.Linear(4, 4), X), nn.ReLU()), X), Invalid,
                         ["'0' of the Sequential is compiled already", "compile the whole"]),

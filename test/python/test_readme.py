@@ -48,7 +48,7 @@ def test_command(command, tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "%|" not in done.stdout + done.stderr, "a bar was drawn into a log"
     if command == "make demo":
-        # What bench/newcomer/first_loss.py waits for, in this order; what is built is built already.
+        # The output has what bench/newcomer/first_loss.py waits for, in its order, but for stages of a build, which has been made.
         assert re.search(".*".join(seen for seen, _ in STAGES if seen.startswith(("A ", "Compiled", "step", "Written"))), done.stdout, re.S)
         assert "setup: ready" in done.stderr
 

@@ -181,7 +181,7 @@ struct SessionState {
   /// Makes the results of a program the values of parameters and states.
   void storeUpdated(const OptimizerPlan &plan, std::vector<Tensor> results);
 
-  /// What the session does with other ranks; null if it is alone.
+  /// The session among other ranks; null if it is alone.
   std::unique_ptr<SessionRanks> ranks;
   /// Returns true if another rank has the parameter, and this one a tensor that stands for it.
   bool isElsewhere(size_t slot) const { return ranks && ranks->isElsewhere(slot); }

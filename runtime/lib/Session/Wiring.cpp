@@ -44,7 +44,7 @@ static size_t moduleIndex(std::string_view name, std::span<const ModulePorts> mo
   throw Error(ErrorCode::NameUnknown, "wiring: module " + inQuotes(name) + " does not exist" + nearestHint(name, known));
 }
 
-/// What to do about a tensor that does not fit.
+/// Returns what the caller is to do about a tensor that does not fit.
 static std::string wayOut(const TensorDesc &given, const TensorDesc &declared) {
   if (given.shape == declared.shape)
     return "convert it to " + std::string(name(declared.element));
