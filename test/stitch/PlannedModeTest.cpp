@@ -128,13 +128,28 @@ protected:
   }
 };
 } // namespace
-INSTANTIATE_TEST_SUITE_P(All, PlannedModeTest,
+INSTANTIATE_TEST_SUITE_P(SampleOf2, PlannedModeTest,
                          testing::Values("sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
                                          "sim:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
                                          "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
                                          "sim:streams,dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1,adversarial=5",
                                          "renamed:dram=16MiB,pinned=8MiB,link=8GB/s,latency=1us,threads=1",
                                          "cpu:dram=16MiB,threads=1,disk=.?capacity=8MiB&read=8GB/s&write=8GB/s"));
+
+// The largest range has room, but with the hole before it the plan's ranges are a byte over the budget. A packing that was
+// good enough is found again and again where the goal falls by that byte: 4 million times here.
+TEST_P(PlannedModeTest, AHoleBeforeTheLargestRangeIsPackedAroundSoon) {
+  StepTwin twin(virtualTwin(*Device::open(GetParam())), {{"deep", binary()}}, {});
+  ResidencyPlanner plans(twin.record());
+  constexpr uint64_t hole = 4 << 20;
+  FreeRoom room{{{1 << 20, hole}, {8 << 20, uint64_t(1) << 40}}, 1 << 20};
+  CertifiedPlan alone = certified(twin, plans, plans.unconstrained(), 0, nullptr);
+  ASSERT_TRUE(alone.addresses);
+  uint64_t own = alone.addresses->bytes(), budget = room.liveBytes + hole + own - 1;
+  CertifiedPlan found = certified(twin, plans, plans.unconstrained(), budget, &room);
+  ASSERT_TRUE(found.addresses);
+  EXPECT_LE(found.bytes, budget) << "the hole takes part";
+}
 
 TEST_P(PlannedModeTest, ACapIsKeptAndChangesNoBit) {
   Run free = train(0);

@@ -50,6 +50,13 @@ private:
   using Order = std::vector<uint32_t>;
 
   bool overlap(const PackedBlock &a, const PackedBlock &b) const;
+  /// Finds out which items live at the same time, which every order asks about each pair.
+  void findNeighbours();
+  bool areNeighbours(uint32_t a, uint32_t b) const {
+    if (neighbours_.empty())
+      return overlap(items_[a], items_[b]);
+    return neighbours_[a * words_ + b / 64] >> (b % 64) & 1;
+  }
   /// Places all in this order; the bytes of the ranges, nothing if one has no place.
   std::optional<uint64_t> place(const Order &order);
   /// Finds a place for an item. `taken` is ascending.
@@ -67,6 +74,9 @@ private:
   /// The place where the last free range really ends.
   uint64_t limit_ = 0;
   std::vector<PackedBlock> items_;
+  /// A row of `words_` words for each item, with a bit for each that lives at the same time. Empty for too many items.
+  std::vector<uint64_t> neighbours_;
+  size_t words_ = 0;
   /// The offset of each item in the order that was tried last, and in the best.
   std::vector<uint64_t> offsets_, best_;
 };
@@ -74,6 +84,8 @@ private:
 
 /// The number of comparisons of two blocks beyond which no other order is tried.
 static constexpr uint64_t mostComparisons = 200'000'000;
+/// The number of items up to which it is kept who are neighbours: 8 MiB.
+static constexpr size_t mostNeighbours = 8192;
 
 Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<const AddressRange> free)
     : steps_(steps), repeated_(repeated), begin_(steps.times[repeated]),
@@ -103,6 +115,21 @@ Packing::Packing(const StepAllocations &steps, uint32_t repeated, std::span<cons
       items_.push_back(item);
   }
   offsets_.resize(items_.size());
+  findNeighbours();
+}
+
+void Packing::findNeighbours() {
+  if (items_.size() > mostNeighbours)
+    return;
+  words_ = (items_.size() + 63) / 64;
+  neighbours_.resize(items_.size() * words_);
+  auto note = [&](size_t a, size_t b) { neighbours_[a * words_ + b / 64] |= uint64_t(1) << (b % 64); };
+  for (size_t a = 0; a < items_.size(); ++a)
+    for (size_t b = 0; b < a; ++b)
+      if (overlap(items_[a], items_[b])) {
+        note(a, b);
+        note(b, a);
+      }
 }
 
 /// Returns true if both are alive at some time.
@@ -162,20 +189,26 @@ std::vector<AddressRange> Packing::ranges(const std::vector<uint64_t> &offsets) 
 }
 
 std::optional<uint64_t> Packing::place(const Order &order) {
-  std::vector<uint32_t> placed; // by where they lie
+  struct Placed {
+    AddressRange range;
+    uint32_t item;
+  };
+  std::vector<Placed> placed; // by where they lie
   std::vector<AddressRange> taken;
   placed.reserve(order.size());
+  taken.reserve(order.size());
   for (uint32_t index : order) {
     const PackedBlock &item = items_[index];
     taken.clear();
-    for (uint32_t other : placed)
-      if (overlap(item, items_[other]))
-        taken.push_back({offsets_[other], items_[other].bytes});
+    for (const Placed &other : placed)
+      if (areNeighbours(index, other.item))
+        taken.push_back(other.range);
     std::optional<uint64_t> offset = placeOne(item, taken);
     if (!offset)
       return std::nullopt;
     offsets_[index] = *offset;
-    placed.insert(std::ranges::upper_bound(placed, *offset, {}, [&](uint32_t i) { return offsets_[i]; }), index);
+    auto behind = std::ranges::upper_bound(placed, *offset, {}, [](const Placed &other) { return other.range.begin; });
+    placed.insert(behind, {{*offset, item.bytes}, index});
   }
   uint64_t bytes = 0;
   for (const AddressRange &range : ranges(offsets_))

@@ -507,7 +507,7 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
   FreeRoom empty{{{steps.bytesBefore, uint64_t(1) << 60}}, steps.bytesBefore};
   auto pack = [&](const FreeRoom &room, std::span<const AddressRange> ranges) {
     // Packing ends where it is good enough, and may have to be better by what is lost.
-    for (uint64_t goal = bytes - std::min(bytes, room.liveBytes), lost = 0;; goal -= lost) {
+    for (uint64_t goal = bytes - std::min(bytes, room.liveBytes);;) {
       std::optional<AddressPlan> packed = packAddresses(steps, ranges, goal);
       if (!packed)
         return;
@@ -520,9 +520,10 @@ CertifiedPlan certified(StepTwin &twin, const ResidencyPlanner &planner, const R
         certified.addresses = std::move(packed);
         certified.bytes = needed;
       }
-      lost = needed - std::min(needed, bytes);
-      if (!lost || own > goal || goal < lost)
+      uint64_t lost = needed - std::min(needed, bytes);
+      if (!lost || own > goal || goal < lost || !own)
         return;
+      goal = std::min(goal - lost, own - 1); // a goal between the two would find the same
     }
   };
   if (room && !room->ranges.empty()) {
