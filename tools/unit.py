@@ -9,7 +9,9 @@ run in pieces of CASES, several at a time, with what ctest would give them
 (environment, time). A piece whose process dies, stays away, or says nothing of
 a case is run again case by case, so that the case at fault has a name and takes
 no other along; a case that passes there only has failed all the same. Tests
-that are no GoogleTest are run as they are. Exit status 0 only if all passed.
+that are no GoogleTest are run as they are. With SEGUE_SEED, as in a check, of a
+suite that is instantiated as SampleOf3 each test is run with one parameter of
+three, with others for each seed and in each test. Exit status 0 only if all passed.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as xml
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +32,7 @@ CASES = 40
 #: A piece may take this many times what one case may.
 PATIENCE = 4
 FILTER = "--gtest_filter="
+SAMPLED = re.compile(r"SampleOf(\d+)/([^/]+)/")
 
 
 @dataclass
@@ -49,6 +53,21 @@ class Piece:
 def known_to_ctest(build: Path) -> list:
     shown = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, timeout=120, check=True)
     return json.loads(shown.stdout)["tests"]
+
+
+def drawn(tests: list, seed: str | None) -> list:
+    """The tests that a check runs: of those that are sampled the part that `seed` draws, as runtime/test/Sample.h does. As many seeds in a row draw all."""
+    met, kept = Counter(), []
+    for test in tests:
+        sampled = SAMPLED.match(test["name"])
+        if sampled is None or seed is None:
+            kept.append(test)
+            continue
+        number, of = met[sampled[2]], int(sampled[1])
+        met[sampled[2]] += 1
+        if (number + int(seed) + sum(map(ord, sampled[2]))) % of == 0:
+            kept.append(test)
+    return kept
 
 
 def pieces_of(tests: list) -> list:
@@ -135,7 +154,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="", help="tests whose name, or whose program's, holds this")
     args = parser.parse_args()
-    tests = [test for test in known_to_ctest(args.build.resolve())
+    tests = [test for test in drawn(known_to_ctest(args.build.resolve()), os.environ.get("SEGUE_SEED"))
              if args.only in test["name"] or args.only in Path(test.get("command", [""])[0]).name]
     root, output, begin = xml.Element("testsuite", name="unit"), [], time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:

@@ -231,6 +231,17 @@ def test_samples_are_parts_that_make_up_all(monkeypatch):
     assert sorted(sum(parts, [])) == cases and all(parts) and drawn(cases, 3, "b") != parts[-1]
 
 
+def test_instances_that_are_sampled_are_drawn_for_each_test():
+    names = ["Alone.Test", "All/Other.Test/Sim", *(f"SampleOf3/Ranks.{test}/Way{way}" for test in ("Gather", "Send") for way in range(7))]
+    tests = [{"name": name} for name in names]
+    assert unit.drawn(tests, None) == tests
+    parts = [[test["name"] for test in unit.drawn(tests, seed)] for seed in ("41", "42", "43")]
+    assert all(part[:2] == names[:2] for part in parts) and sorted(name for part in parts for name in part[2:]) == sorted(names[2:])
+    for part in parts:
+        ways = [[name[-1] for name in part if test in name] for test in ("Gather", "Send")]
+        assert all(ways) and ways[0] != ways[1]
+
+
 def test_a_suite_draws_with_a_number_of_the_commit(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("SEGUE_SEED", raising=False)
     seed = check.draw_seed()

@@ -50,7 +50,7 @@ struct NamedModel {
 };
 struct PipelineModels : testing::TestWithParam<NamedModel> {};
 } // namespace
-INSTANTIATE_TEST_SUITE_P(Ways, Pipeline, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(SampleOf3, Pipeline, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
 
 static const PipelineModel small;
 /// The first and the last module share a parameter, as a GPT does with its table of tokens; a module between them has it,

@@ -19,7 +19,7 @@ using namespace segue::test::ranked;
 namespace {
 struct RankGathering : testing::TestWithParam<Way> {};
 } // namespace
-INSTANTIATE_TEST_SUITE_P(Ways, RankGathering, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(SampleOf3, RankGathering, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
 
 // Each rank has the parameters that it updates, and gathers the others with their block.
 TEST_P(RankGathering, GatheredParametersAreThoseOfOneRank) {

@@ -20,7 +20,7 @@ using namespace segue::test::ranked;
 namespace {
 struct RankModes : testing::TestWithParam<Way> {};
 } // namespace
-INSTANTIATE_TEST_SUITE_P(Ways, RankModes, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(SampleOf3, RankModes, testing::ValuesIn(rankWays), [](const auto &info) { return info.param.name; });
 
 TEST_P(RankModes, TwoRanksAreOneWithTwoBatches) {
   RankModesRun run(GetParam());
