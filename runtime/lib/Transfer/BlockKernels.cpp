@@ -236,8 +236,8 @@ template <typename Vector, typename Run> SEGUE_INLINE Vector widen(const Run &ru
   return __builtin_convertvector(run, Vector);
 }
 
-/// Elements of kBytes, packed into words of 4 (8 for elements of 8) bytes.
-template <int kBytes> struct Square {
+/// What transposes squares of elements of kBytes, packed into words of 4 (8 for elements of 8) bytes.
+template <int kBytes> struct WordSquare {
   using Word = std::conditional_t<kBytes == 8, uint64_t, uint32_t>;
   using Element =
       std::conditional_t<kBytes == 8, uint64_t,
@@ -249,9 +249,7 @@ template <int kBytes> struct Square {
   typedef Word Vector __attribute__((vector_size(kVectorBytes)));
   typedef Element Run __attribute__((vector_size(kBytes * lanes)));
 
-  template <bool kStream>
-  SEGUE_INLINE void transpose(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
-    Vector v[lanes];
+  SEGUE_INLINE void transpose(const std::byte *source, int64_t sourceStep, Vector (&v)[lanes]) {
 #pragma GCC unroll 16
     for (int i = 0; i < lanes; ++i) {
       v[i] = Vector{};
@@ -262,8 +260,56 @@ template <int kBytes> struct Square {
       }
     }
     transposeSquare<Vector, lanes, lanes / 2>(v);
+  }
+};
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/// The same for elements of one or two bytes: each half of a vector has 16 bytes of a row of its own. Rows are
+/// interleaved with those that are half a square below until each vector is a column, which takes half of the
+/// instructions that words take.
+template <int kBytes> struct HalfSquare {
+  static constexpr int columns = 16 / kBytes, rows = 2 * columns;
+  typedef __m256i Vector;
+
+  SEGUE_INLINE void transpose(const std::byte *source, int64_t sourceStep, Vector (&v)[columns]) {
+    auto half = [&](int row) { return reinterpret_cast<const __m128i *>(source + row * sourceStep); };
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i)
+    for (int i = 0; i < columns; ++i)
+      v[i] = _mm256_loadu2_m128i(half(i + columns), half(i));
+#pragma GCC unroll 4
+    for (int rest = columns; rest > 1; rest /= 2) {
+      Vector next[columns];
+#pragma GCC unroll 8
+      for (int i = 0; i < columns / 2; ++i) {
+        Vector first = v[i], second = v[i + columns / 2];
+        next[2 * i] = kBytes == 1 ? _mm256_unpacklo_epi8(first, second) : _mm256_unpacklo_epi16(first, second);
+        next[2 * i + 1] = kBytes == 1 ? _mm256_unpackhi_epi8(first, second) : _mm256_unpackhi_epi16(first, second);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < columns; ++i)
+        v[i] = next[i];
+    }
+  }
+};
+template <int kBytes> using SquareOf = std::conditional_t<kBytes <= 2, HalfSquare<kBytes>, WordSquare<kBytes>>;
+#else
+template <int kBytes> using SquareOf = WordSquare<kBytes>;
+#endif
+
+/// A block of the source that is transposed in registers.
+template <int kBytes> struct Square : SquareOf<kBytes> {
+  using Element =
+      std::conditional_t<kBytes == 8, uint64_t,
+                         std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>;
+  using typename SquareOf<kBytes>::Vector;
+  using SquareOf<kBytes>::rows, SquareOf<kBytes>::columns;
+
+  template <bool kStream>
+  SEGUE_INLINE void transpose(const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep) {
+    Vector v[columns];
+    SquareOf<kBytes>::transpose(source, sourceStep, v);
+#pragma GCC unroll 16
+    for (int i = 0; i < columns; ++i)
       if constexpr (kStream)
         streamStore(target + i * targetStep, v[i]);
       else
@@ -400,19 +446,20 @@ void transposeGathered(int64_t rows, int64_t columns, const std::byte *source, i
 
 /// The bytes of a line of the target, and the number of lines, that are put
 /// together before they are streamed: the narrower the elements, the more lines,
-/// so that runs of the source are long.
+/// so that runs of the source are long. With them the part of the source that comes next has room in the second cache.
 constexpr int64_t kStagedBytes = 512;
-template <int kBytes> constexpr int64_t kStagedLines = kBytes == 1 ? 512 : kBytes == 8 ? 128 : 256;
+template <int kBytes> constexpr int64_t kStagedLines = kBytes == 8 ? 128 : 256;
 
 /// Transposes where lines of the target do not begin and end with a line of the
 /// cache, or are long and made of vectors that are shorter than that: long
 /// pieces of them are made in the cache and streamed from the first place that
 /// begins a line of the cache to the last, which is a little further for each.
 /// So only the ends of the whole are not streamed; the rows that two pieces
-/// share are read twice.
+/// share are read twice. While a piece is written the source of the next one is asked for, and `next` in the end:
+/// memory would else read and write in turn.
 template <int kBytes>
 void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
-                     int64_t targetStep) {
+                     int64_t targetStep, const ReadSoon &next) {
   constexpr int64_t most = kStagedBytes / kBytes, shared = kLine / kBytes;
   // The pitch is not a power of two: lines at equal offsets would share few places of the cache.
   constexpr int64_t pitch = kStagedBytes + 2 * kLine;
@@ -434,7 +481,16 @@ void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int
         transposeGathered<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
       else
         transposeSquares<kBytes, false>(made, lines, from, sourceStep, staged, pitch);
-      for (int64_t line = 0; line < lines; ++line) {
+      ReadSoon soon = next;
+      if (int64_t later = columns - c - lines; later > 0)
+        soon = {from + lines * kBytes, sourceStep, made, kBytes * (later < lines ? later : lines)};
+      else if (!isLast)
+        soon = {source + (r + count) * sourceStep, sourceStep, left - count < most ? left - count : most,
+                kBytes * (columns < kStagedLines<kBytes> ? columns : kStagedLines<kBytes>)};
+      for (int64_t line = 0, asked = 0; line < lines; ++line) {
+        for (; asked < soon.rows * (line + 1) / lines; ++asked)
+          for (int64_t at = 0; at < soon.bytes; at += kLine)
+            __builtin_prefetch(soon.source + asked * soon.step + at, 0, 2);
         std::byte *to = target + (c + line) * targetStep + r * kBytes;
         // Bytes from `at` to the next beginning of a line of the cache.
         auto toLine = [](const std::byte *at) {
@@ -452,14 +508,14 @@ void transposeStaged(int64_t rows, int64_t columns, const std::byte *source, int
 
 template <int kBytes>
 void transpose(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
-               int64_t targetStep, bool stream) {
+               int64_t targetStep, bool stream, const ReadSoon &next) {
   using Block = Square<kBytes>;
   stream = stream && kVectorBytes > 16; // the code for old processors stays small
   bool aligned = isAligned(target, targetStep, kLine) && rows >= Block::lineRows; // whole lines stream alone
   if (rows < Block::rows || columns < Block::columns)
     transposeElements<typename Block::Element>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && rows * kBytes >= kStagedBytes && !(aligned && kVectorBytes == kLine))
-    transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep);
+    transposeStaged<kBytes>(rows, columns, source, sourceStep, target, targetStep, next);
   else if (stream && aligned && kBytes <= 2)
     transposeGathered<kBytes, true>(rows, columns, source, sourceStep, target, targetStep);
   else if (stream && aligned)

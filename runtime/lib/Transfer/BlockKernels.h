@@ -23,6 +23,12 @@
 
 namespace segue::inline runtime {
 
+/// Runs of memory that somebody will read soon, `step` bytes apart.
+struct ReadSoon {
+  const std::byte *source = nullptr;
+  int64_t step = 0, rows = 0, bytes = 0;
+};
+
 struct BlockKernels {
   const char *name;
 
@@ -38,9 +44,10 @@ struct BlockKernels {
   void (*move[4])(int64_t count, const std::byte *source, int64_t sourceStep, std::byte *target, int64_t targetStep);
   /// Writes one element `count` times, side by side.
   void (*fill[4])(int64_t count, const std::byte *value, std::byte *target);
-  /// Does target[c * targetStep + r * size] = source[r * sourceStep + c * size].
+  /// Does target[c * targetStep + r * size] = source[r * sourceStep + c * size]. While it writes at last, `next` may be
+  /// asked for, which the caller reads after the call.
   void (*transpose[4])(int64_t rows, int64_t columns, const std::byte *source, int64_t sourceStep, std::byte *target,
-                       int64_t targetStep, bool stream);
+                       int64_t targetStep, bool stream, const ReadSoon &next);
 };
 
 extern const BlockKernels blockKernelsV1, blockKernelsV3, blockKernelsV4;

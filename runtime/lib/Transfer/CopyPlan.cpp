@@ -478,29 +478,37 @@ void CopyPlan::Impl::transpose(const CopyBox &box, const RunConverter &converter
                                int64_t count) const {
   auto *kernel = kernels_->transpose[log2Bytes(targetBytes_)];
   if (converter.kind() == RunConverter::Kind::Move) {
-    kernel(box.inner.extent, count, memory.source, box.inner.source, memory.target, box.along.target, stream_);
+    kernel(box.inner.extent, count, memory.source, box.inner.source, memory.target, box.along.target, stream_, {});
     return;
   }
   // Converted as they lie, then transposed.
   alignas(64) std::byte converted[blockBytes];
   int64_t pitch = blockBytes / blockRows, blockColumns = pitch / targetBytes_;
-  for (int64_t first = 0; first < box.inner.extent; first += blockRows) {
-    int64_t lines = std::min(blockRows, box.inner.extent - first);
+  auto blockAt = [&](int64_t first, int64_t column) {
+    return ReadSoon{memory.source + first * box.inner.source + column * sourceBytes_, box.inner.source,
+                    std::min(blockRows, box.inner.extent - first), std::min(blockColumns, count - column) * sourceBytes_};
+  };
+  for (int64_t first = 0; first < box.inner.extent; first += blockRows)
     for (int64_t column = 0; column < count; column += blockColumns) {
-      int64_t columns = std::min(blockColumns, count - column);
-      for (int64_t i = 0; i < lines; ++i) {
-        const std::byte *from = memory.source + (first + i) * box.inner.source + column * sourceBytes_;
+      // The next block is read while the kernel writes this one.
+      ReadSoon block = blockAt(first, column), next;
+      if (column + blockColumns < count)
+        next = blockAt(first, column + blockColumns);
+      else if (first + blockRows < box.inner.extent)
+        next = blockAt(first + blockRows, 0);
+      int64_t columns = block.bytes / sourceBytes_;
+      for (int64_t i = 0; i < block.rows; ++i) {
+        const std::byte *from = block.source + i * block.step;
         // The processor follows no runs of different rows by itself.
-        if (i + rowsAhead < lines)
-          for (int64_t at = 0; at < columns * sourceBytes_; at += 64)
-            __builtin_prefetch(from + rowsAhead * box.inner.source + at, 0, 2);
+        if (i + rowsAhead < block.rows)
+          for (int64_t at = 0; at < block.bytes; at += 64)
+            __builtin_prefetch(from + rowsAhead * block.step + at, 0, 2);
         converter.run(columns, from, converted + i * pitch, memory.rows,
                       {memory.firstRow + (first + i) * box.inner.row + column * box.along.row, box.along.row});
       }
-      kernel(lines, columns, converted, pitch, memory.target + first * targetBytes_ + column * box.along.target,
-             box.along.target, stream_);
+      kernel(block.rows, columns, converted, pitch, memory.target + first * targetBytes_ + column * box.along.target,
+             box.along.target, stream_, next);
     }
-  }
 }
 
 void CopyPlan::Impl::copyStrided(const CopyBox &box, const RunConverter &converter, const Memory &memory,
