@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
+from typing import Callable
 
 from . import _runtime
 from .errors import InvalidArgumentError
@@ -154,7 +155,7 @@ class BudgetReport:
     torch_bytes: int
 
     def __str__(self) -> str:
-        mib = lambda count: f"{count / (1 << 20):.1f} MiB"  # noqa: E731
+        mib: Callable[[int], str] = lambda count: f"{count / (1 << 20):.1f} MiB"  # noqa: E731
         return (f"budget of {self.device}: {mib(self.peak_bytes)} of {mib(self.budget_bytes)} at most, {mib(self.live_bytes)} now; "
                 f"{mib(self.spilled_bytes)} spilled, {mib(self.restored_bytes)} restored, {self.stalls} stalls of {self.stall_seconds:.3g} s, "
                 f"{self.steps} steps, {self.planned_steps} by plan" + (f", {self.departed_steps} departed" if self.departed_steps else "")

@@ -264,7 +264,7 @@ class Ranks:
 
     def take_values_of_first(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes the first rank's values into tensors by name, where others have not the same. Every rank calls this."""
-        form = lambda tensor: [str(tensor.dtype), list(tensor.shape)]  # noqa: E731
+        form: Callable[[torch.Tensor], list[Any]] = lambda tensor: [str(tensor.dtype), list(tensor.shape)]  # noqa: E731
         told = self.exchange("values of parameters", {name: [form(tensor), _hash_of(tensor)] for name, tensor in tensors.items()})
         forms = [{name: known[0] for name, known in each.items()} for each in told]
         if self._transport is None or any(each != forms[0] for each in forms):  # of other modules, which the runtime refuses

@@ -13,7 +13,10 @@ directly. Every class derives from `segue.Error`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.fx import Node
 
 
 class Error(RuntimeError):
@@ -55,7 +58,7 @@ class UnsupportedOpError(Error, NotImplementedError):
     """
 
     code = "UNSUPPORTED_OP"
-    node = None  # of the graph that was translated; for who cuts the graph there
+    node: "Node | None" = None  # of the graph that was translated; for who cuts the graph there
 
 
 class CompileError(Error):

@@ -132,7 +132,7 @@ class FitTable:
         """The titles of the columns, then the rows."""
         kinds = [row.optimizer.kind for row in self.rows]
         specs = {row.optimizer.spec() for row in self.rows}
-        name = lambda o: o.kind if len(specs) == len(set(kinds)) else o.spec()  # noqa: E731
+        name: Callable[[Optimizer], str] = lambda o: o.kind if len(specs) == len(set(kinds)) else o.spec()  # noqa: E731
         lines: list[tuple[str, ...]] = [("batch", "sequence", "optimizer", "lora", "in memory", "smallest", "fits", "peak", "step ms", "added", "out", "in")]
         for row in self.rows:
             memory, plan = row.memory, row.memory.plan

@@ -21,7 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -350,7 +350,8 @@ class Module(nn.Module):
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
                 again = Again(self._source, self.name, program, self.precision, bool(hypers))
                 call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind, order)
-                return list(_Stitched.apply(call, *given))
+                run: Callable[..., Iterable[Any]] = _Stitched.apply
+                return list(run(call, *given))
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, order) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
 
@@ -495,7 +496,7 @@ class Module(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         programs, keys, first = state.pop("_programs"), state.pop("_keys"), state.pop("_first")
-        super().__setstate__(state)
+        torch.nn.Module.__setstate__(self, state)
         own, source = self.__dict__, self._source
         for shared in _SHARED:
             own[shared] = source.__dict__[shared]
@@ -669,6 +670,10 @@ class _Call:
         self.order = order  # of forward
 
 
+def _has_version(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and not x.is_inference()
+
+
 class _Stitched(torch.autograd.Function):
     """A compiled module in PyTorch's graph: the saved values are one token of the runtime."""
 
@@ -687,9 +692,8 @@ class _Stitched(torch.autograd.Function):
         ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if r.numel() and not call.module.takes_gradient_of(v.name)))
         # Saved so that PyTorch notices if one is changed in place before backward, which may read them all again: frozen
         # weights and buffers too. (Tensors made in inference mode have no versions.)
-        has_version = lambda t: isinstance(t, torch.Tensor) and not t.is_inference()  # noqa: E731
-        ctx.kept = [n for n, t in zip(call.names, tensors) if has_version(t)]
-        ctx.save_for_backward(*filter(has_version, (*tensors, *call.frozen)), *results)
+        ctx.kept = [n for n, t in zip(call.names, tensors) if _has_version(t)]
+        ctx.save_for_backward(*filter(_has_version, (*tensors, *call.frozen)), *results)
         return results
 
     @staticmethod

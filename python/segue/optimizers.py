@@ -181,7 +181,7 @@ class Optimizer:
 
     def spec(self, **more: float | bool) -> str:
         """As the compiler takes it, "adamw:beta1=0.9,..."; equal specs make equal programs."""
-        text = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
+        text: Callable[[object], str] = lambda v: str(v).lower() if isinstance(v, bool) else repr(v)  # noqa: E731
         constants = self.constants() | {name.replace("_", "-"): value for name, value in more.items()}
         constants |= {"in-backward": True} if self.in_backward else {"in-forward": True} if self.in_forward else {}
         return f"{self.kind}:" + ",".join(f"{k}={text(v)}" for k, v in constants.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from glob import escape
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -154,7 +154,7 @@ class _Groups:
     def settings(self) -> dict[str, Any]:
         """Learning rates and weight decays, those of the first group for all others."""
         first, *others = self._optimizer.param_groups
-        rate = lambda at: _RateOf(self._optimizer, at, self._constants)  # noqa: E731
+        rate: Callable[[int], _RateOf] = lambda at: _RateOf(self._optimizer, at, self._constants)  # noqa: E731
         return {"lr": rate(0), "weight_decay": float(first["weight_decay"]), "groups": tuple(
             Group(*map(escape, names), lr=rate(at), weight_decay=float(group["weight_decay"]))
             for at, (group, names) in enumerate(zip(others, self._names[1:]), start=1) if names)}

@@ -52,9 +52,8 @@ class Checkpoints:
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that decides the next step: parameters, optimizer state, step, seed. With ``zero1`` and above, of the states that this rank
         has; with ``zero3`` every rank calls this, as `parameters` is."""
-        copy = lambda tensors: {n: t.clone() for n, t in tensors.items()}  # noqa: E731
         state = {n: give(t, "torch") for n, t in self._session.state().items()}
-        return {"parameters": copy(self.parameters()), "state": copy(state), "step": self.step_count,
+        return {"parameters": _copied(self.parameters()), "state": _copied(state), "step": self.step_count,
                 "seed": self._session.seed, "precision": self._session.precision_state(),
                 "loss_scale": self._session.loss_scale_state, "trained": self._frozen.as_notes()}
 
@@ -77,8 +76,8 @@ class Checkpoints:
         self._retrain(Frozen.from_notes(state["trained"]) if "trained" in state else before)
         try:
             with Order(self._device) as order:
-                pack = lambda tensors: {n: wrap(t, self._device, order) for n, t in tensors.items()}  # noqa: E731
-                self._session.restore(pack(state["parameters"]), pack(state["state"]), int(state["step"]), int(state["seed"]),
+                parameters, states = ({n: wrap(t, self._device, order) for n, t in state[which].items()} for which in ("parameters", "state"))
+                self._session.restore(parameters, states, int(state["step"]), int(state["seed"]),
                                       state.get("precision", ""), state.get("loss_scale", ""))
         except BaseException:
             self._retrain(before)
@@ -287,3 +286,7 @@ def export_checkpoint(checkpoint: str | os.PathLike[str], output: str | os.PathL
     if os.path.exists(output) and os.path.exists(checkpoint) and os.path.samefile(checkpoint, output):
         raise InvalidArgumentError(f"{os.fspath(output)} is the checkpoint itself; write another file")
     _runtime.export_checkpoint(os.fspath(checkpoint), os.fspath(output))
+
+
+def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

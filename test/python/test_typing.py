@@ -25,7 +25,7 @@ SCRIPT = ROOT / "test" / "python" / "typed_script.py"
 
 
 def test_mypy_finds_nothing():
-    """In its strict mode for users; pyproject.toml says what it leaves out within."""
+    """In its strict mode, within the package and for users."""
     done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir", BUILD / "check" / "mypy",
                            ROOT / "python" / "segue", SCRIPT], capture_output=True, text=True, timeout=280,
                           env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"MYPYPATH": str(ROOT / "python")})

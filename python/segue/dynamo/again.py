@@ -15,18 +15,21 @@ which run forward again. Who wants no such graph pays for a hook.
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, Sequence, cast
 
 import torch
+from torch.autograd.graph import Node
 
 from ..errors import FallbackWarning, InvalidArgumentError
 from ..frontend.autocast import Around
+from .boxed import Compiled
 
 
-def differentiable_again(name: str, graph_module: torch.fx.GraphModule, compiled):
+def differentiable_again(name: str, graph_module: torch.fx.GraphModule, compiled: Compiled) -> Compiled:
     """The compiled function of the graph, with gradients that can be differentiated."""
 
-    def run(*args):
+    def run(*args: object) -> Any:
         versions = [_version(a) for a in args]
         results = compiled(*args)
         if (node := _node_of(results)) is not None:
@@ -37,7 +40,7 @@ def differentiable_again(name: str, graph_module: torch.fx.GraphModule, compiled
     return run
 
 
-def _node_of(results) -> torch.autograd.graph.Node | None:
+def _node_of(results: Sequence[object]) -> Node | None:
     """The node of the call in PyTorch's graph."""
     for result in results:
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
@@ -46,12 +49,12 @@ def _node_of(results) -> torch.autograd.graph.Node | None:
     return None
 
 
-def _place(result, node) -> int | None:
+def _place(result: object, node: Node) -> int | None:
     """Which result of the node this is; None for one that is another's view, or needs no gradient."""
     return result.output_nr if isinstance(result, torch.Tensor) and result.grad_fn is node else None
 
 
-def _version(value) -> int | None:
+def _version(value: object) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
@@ -59,31 +62,35 @@ def _random_states(gpus: list[int]) -> list[torch.Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
 
 
-class _Again(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Again:
     """A hook behind the node of one call: gives its gradients anew, where they are to be differentiated."""
 
     name: str
     graph_module: torch.fx.GraphModule
-    args: tuple
-    versions: list
-    places: list
+    args: tuple[object, ...]
+    versions: list[int | None]
+    places: list[int | None]
     autocast: Around
-    edges: tuple
+    edges: tuple[tuple[Node | None, int], ...]
 
-    def __call__(self, found, given):
+    def __call__(self, found: Sequence[torch.Tensor | None],
+                 given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...] | None:
         if not torch.is_grad_enabled():
             return None
         changed = [i for i, (a, v) in enumerate(zip(self.args, self.versions)) if _version(a) != v]
         if changed:
             raise InvalidArgumentError(
                 f"{self.name}: a backward with create_graph=True runs forward again in PyTorch, and argument {changed[0]}, of shape "
-                f"{list(self.args[changed[0]].shape)}, was changed in place by the call or since (as the running statistics of batch_norm are)")
+                f"{list(cast(torch.Tensor, self.args[changed[0]]).shape)}, was changed in place by the call or since (as the "
+                "running statistics of batch_norm are)")
         warnings.warn(f"{self.name}: gradients that are to be differentiated (create_graph=True) are computed by PyTorch", FallbackWarning,
                       stacklevel=2)
-        wanted = {}
+        wanted: dict[tuple[Node | None, int], int] = {}
         for place, (node, number) in enumerate(self.edges):
             wanted.setdefault((node, number), place)
-        inputs, places = [], []
+        inputs: list[torch.Tensor] = []
+        places: list[int] = []
         for arg in self.args:
             if isinstance(arg, torch.Tensor) and arg.requires_grad:
                 edge = torch.autograd.graph.get_gradient_edge(arg)

@@ -14,18 +14,22 @@ import logging
 import os
 import re
 from dataclasses import replace
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import RestartAnalysis, SkipFrame
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node, map_arg
 
 from .. import compile_process
 from ..budgets import device_and_budget
-from ..errors import Error, FallbackWarning
+from ..errors import Error, FallbackWarning, UnsupportedOpError
+from ..frontend.fx import placeholders
 from ..frontend.nodes import unsupported
 from ..tensors import require_on, spec_for
 from .again import differentiable_again
+from .boxed import Compiled
 from .decompositions import decompositions
 from .options import Options, checked
 from .outside import Outside
@@ -46,8 +50,8 @@ _STEP = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _RESERVED = re.compile(r"(out\d+|seed|grad\..*|saved\..*)$")
 
 
-def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options: Mapping[str, Any] | None = None,
-            mode: str | None = None):
+def backend(graph_module: GraphModule, example_inputs: Sequence[object], *, options: Mapping[str, Any] | None = None,
+            mode: str | None = None) -> Compiled:
     """What ``torch.compile(model, backend="segue", options=...)`` calls; see `segue.dynamo.options.Options`."""
     chosen = _placed(checked(options, mode), graph_module, example_inputs)
     # A fault of the caller is told, before a lack of Segue is worked around. The budget lives until a segment keeps it.
@@ -66,7 +70,7 @@ def backend(graph_module: torch.fx.GraphModule, example_inputs: list, *, options
             return outside.compile(list(example_inputs))
 
 
-def _placed(options: Options, graph_module: torch.fx.GraphModule, example_inputs: list) -> Options:
+def _placed(options: Options, graph_module: GraphModule, example_inputs: Sequence[object]) -> Options:
     """The options with the device where the arguments of the graph lie, unless it is said.
 
     Raises
@@ -74,15 +78,14 @@ def _placed(options: Options, graph_module: torch.fx.GraphModule, example_inputs
     InvalidArgumentError
         An argument lies on a GPU that is not the device.
     """
-    if options.device is None:
-        options = replace(options, device=spec_for(example_inputs))
+    device = spec_for(example_inputs) if options.device is None else options.device
     named = [(argument.name, given) for argument, given in zip(_arguments(graph_module, example_inputs), example_inputs)]
-    require_on(options.device, named, "torch.compile")
-    return options
+    require_on(device, named, "torch.compile")
+    return replace(options, device=device)
 
 
 @contextlib.contextmanager
-def _nothing_collected():
+def _nothing_collected() -> Iterator[None]:
     """Python's collector of cycles stands still: graphs are many objects that live on, and it would look at all of them
     again and again, for a tenth of the time."""
     was_on = gc.isenabled()
@@ -94,10 +97,10 @@ def _nothing_collected():
             gc.enable()
 
 
-backend.reset = forget  # `torch.compiler.reset` calls it
+setattr(backend, "reset", forget)  # `torch.compiler.reset` calls it
 
 
-def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
+def _compiled(graph_module: GraphModule, example_inputs: Sequence[object], options: Options, cuts: int) -> Compiled:
     """The graph in Segue; in pieces of which Segue runs some; or in PyTorch."""
     arguments, operators = _arguments(graph_module, example_inputs), operators_in(graph_module)
     segment = Segment(_name(graph_module), arguments, options, operators)
@@ -120,7 +123,7 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
     pieces = _cut(graph_module, segment.origins_of_refusals()) if cuts else []
     if not pieces:
         return _outside(graph_module, example_inputs, segment, _WHOLE)
-    examples = dict(zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs))
+    examples = dict(zip(placeholders(graph_module.graph), example_inputs))
     functions = []
     for piece in pieces:
         inputs = [examples[n] if n in examples else _example(n, piece.mode.grad) for n in piece.inputs]
@@ -132,26 +135,28 @@ def _compiled(graph_module, example_inputs: list, options: Options, cuts: int):
     return _joined(graph_module, pieces, functions)
 
 
-def _cut(graph_module, refused: set) -> list[Piece]:
+def _cut(graph_module: GraphModule, refused: set[str | None]) -> list[Piece]:
     """Pieces of which Segue runs at least one, or none."""
     if None in refused:
         return []
-    by_name = {f"> {n.name}": n for n in graph_module.graph.find_nodes(op="placeholder")}
-    readers = {user.name for name in refused & by_name.keys() for user in by_name[name].users}
+    known = {name for name in refused if name is not None}
+    by_name = {f"> {n.name}": n for n in placeholders(graph_module.graph)}
+    readers = {user.name for name in known & by_name.keys() for user in by_name[name].users}
     try:
-        pieces = cut(graph_module, refused - by_name.keys() | readers)
+        pieces = cut(graph_module, known - by_name.keys() | readers)
     except CannotCut as why:
         log.info("%s is not cut: %s", _name(graph_module), why)
         return []
     return pieces if any(p.in_segue for p in pieces) else []
 
 
-def _outside(graph_module, example_inputs: list, segment: Segment, consequence: str):
+def _outside(graph_module: GraphModule, example_inputs: Sequence[object], segment: Segment,
+             consequence: str) -> Compiled:
     """The graph in PyTorch. What Segue refused in it is said."""
     outside = Outside(_name(graph_module), graph_module)
     own = {n.name for n in graph_module.graph.nodes}
-    named = [e for e in segment.refusals if (node := getattr(e, "node", None)) is None or node.op == "placeholder"
-             or origin_of(node) in own or origin_of(node) is None]
+    named = [e for e in segment.refusals if not isinstance(e, UnsupportedOpError) or (node := e.node) is None
+             or node.op == "placeholder" or origin_of(node) in own or origin_of(node) is None]
     if named:
         outside.reasons = say(outside.name, named, segment.options, consequence)
     else:
@@ -159,41 +164,40 @@ def _outside(graph_module, example_inputs: list, segment: Segment, consequence: 
     return outside.compile(example_inputs)
 
 
-def _example(node, grad: bool):
+def _example(node: Node, grad: bool) -> object:
     """Returns an example of a value between pieces."""
-    value = node.meta["example_value"]
-    if not isinstance(value, torch.Tensor):
+    value: object = node.meta["example_value"]
+    if not isinstance(value, FakeTensor):
         return value
     with value.fake_mode:
         return value.detach().requires_grad_(value.requires_grad and grad)
 
 
-def _joined(graph_module, pieces: list[Piece], functions: list):
+def _joined(graph_module: GraphModule, pieces: list[Piece], functions: list[Compiled]) -> Compiled:
     """A function that runs the pieces one after another."""
-    inputs = graph_module.graph.find_nodes(op="placeholder")
-    results = graph_module.graph.find_nodes(op="output")[0].args[0]
-    wanted: set = set()
-    torch.fx.map_arg(results, wanted.add)
-    last = []  # for each piece what nobody reads behind it
+    inputs = placeholders(graph_module.graph)
+    returned = graph_module.graph.output_node().args[0]
+    wanted = set(graph_module.graph.output_node().all_input_nodes)
+    last: list[list[Node]] = []  # for each piece what nobody reads behind it
     for piece in reversed(pieces):
         last.append([n for n in dict.fromkeys(piece.inputs + piece.outputs) if n not in wanted])
         wanted.update(piece.inputs)
     steps = list(zip(pieces, functions, reversed(last)))
 
-    def run(*args):
-        values = dict(zip(inputs, args))
+    def run(*args: object) -> Any:
+        values: dict[Node, Any] = dict(zip(inputs, args))
         del args
         for piece, function, gone in steps:
             with piece.mode.entered():
                 values.update(zip(piece.outputs, function(*(values[n] for n in piece.inputs))))
             for node in gone:
                 del values[node]
-        return torch.fx.map_arg(results, values.__getitem__)
+        return map_arg(returned, values.__getitem__)
 
     return run
 
 
-def _as_error(graph_module, name: str, error: Exception) -> Error:
+def _as_error(graph_module: GraphModule, name: str, error: Exception) -> Error:
     """The error as one of Segue's; PyTorch's own say in their text at which node they were raised."""
     executing = re.search(r"While executing %(\w+)", str(error))
     named = [n for n in graph_module.graph.nodes if executing and n.name == executing[1]]
@@ -203,11 +207,11 @@ def _as_error(graph_module, name: str, error: Exception) -> Error:
     return unsupported(named[0], f"PyTorch cannot trace it: {type(error).__name__}: {text}")
 
 
-def _arguments(graph_module, example_inputs) -> list[Argument]:
+def _arguments(graph_module: GraphModule, example_inputs: Sequence[object]) -> list[Argument]:
     """A name for each argument: paths of parameters as in `named_parameters`, names of the function's own arguments."""
-    arguments, taken = [], set()
-    placeholders = graph_module.graph.find_nodes(op="placeholder")
-    for node, given in zip(placeholders, example_inputs):
+    arguments: list[Argument] = []
+    taken: set[str] = set()
+    for node, given in zip(placeholders(graph_module.graph), example_inputs):
         source = getattr(node.meta.get("grapharg"), "source", None)
         name = _argument_name(source.name if source is not None else node.name)
         if _RESERVED.match(name):
@@ -230,7 +234,7 @@ def _argument_name(source: str) -> str:
     return ".".join(own) or source
 
 
-def _name(graph_module) -> str:
+def _name(graph_module: GraphModule) -> str:
     """Returns where the piece begins: function, file and line in the code that was given to torch.compile."""
     for node in graph_module.graph.nodes:
         frame = re.search(r'File "([^"]*)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")

@@ -13,10 +13,13 @@ apart where PyTorch knows how.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Sequence
 
 import torch
 
 from ..frontend.decompositions import DECOMPOSITIONS
+from ..frontend.decompositions.table import Attempt, Written
+from ..frontend.fx import Operator
 from ..frontend.ops import OPS
 
 # The core table keeps these whole; the first has a lowering that refuses what training needs.
@@ -24,7 +27,7 @@ _TAKEN_APART = (torch.ops.aten._native_batch_norm_legit_functional.default, torc
                 torch.ops.aten.native_group_norm.default, torch.ops.aten.native_group_norm_backward.default)
 
 
-def _native_dropout(x, p: float, train: bool | None):
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The mask depends on no value: backward draws it again from the seed, and it is never saved."""
     if not train or p == 0:
         return x, torch.ones(x.shape, dtype=torch.bool, device=x.device)
@@ -34,7 +37,9 @@ def _native_dropout(x, p: float, train: bool | None):
     return torch.where(mask, x * (1.0 / (1.0 - p)), 0.0).to(x.dtype), mask
 
 
-def _native_layer_norm(x, normalized_shape, weight, bias, eps: float):
+def _native_layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None,
+                       bias: torch.Tensor | None,
+                       eps: float) -> Attempt[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """PyTorch keeps the statistics of bf16 rows in bf16, which costs backward half of its digits; here they are f32."""
     if x.dtype not in (torch.bfloat16, torch.float16):
         return NotImplemented
@@ -43,7 +48,9 @@ def _native_layer_norm(x, normalized_shape, weight, bias, eps: float):
     return y.to(x.dtype), mean, rstd
 
 
-def _batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum: float, eps: float):
+def _batch_norm_no_training(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
+                            running_mean: torch.Tensor, running_var: torch.Tensor, momentum: float,
+                            eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Normalises by the running statistics; nothing is kept of the batch."""
     channels = (x.shape[1],) + (1,) * (x.dim() - 2)
     y = (x - running_mean.view(channels)) * torch.rsqrt(running_var + eps).view(channels)
@@ -53,7 +60,7 @@ def _batch_norm_no_training(x, weight, bias, running_mean, running_var, momentum
 
 
 @lru_cache(maxsize=None)
-def decompositions() -> dict:
+def decompositions() -> dict[Operator, Written]:
     """Operator to function, as AOTAutograd takes it."""
     known = torch._decomp.core_aten_decompositions()
     chosen = {op: function for op, function in known.items() if str(op) not in OPS}

@@ -14,9 +14,10 @@ partitioner can do it, but imports half of inductor for that (1 s of a first ste
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Hashable
 
 import torch
+from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -31,8 +32,8 @@ def merge_equal(graph: torch.fx.Graph) -> int:
     are tensors of their own. So do random numbers, memory without values, and what is read
     before and after a change in place.
     """
-    kept_apart = {StorageWeakRef(s) for n in graph.find_nodes(op="output")[0].all_input_nodes for s in _storages(n)}
-    first: dict[tuple, torch.fx.Node] = {}
+    kept_apart = {StorageWeakRef(s) for n in graph.output_node().all_input_nodes for s in _storages(n)}
+    first: dict[Hashable, Node] = {}
     merged = 0
     for node in [n for n in graph.nodes if n.op == "call_function"]:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
@@ -50,7 +51,7 @@ def merge_equal(graph: torch.fx.Graph) -> int:
     return merged
 
 
-def _is_function(node) -> bool:
+def _is_function(node: Node) -> bool:
     """True where equal arguments give equal results, whenever it runs."""
     if node.target in _PLAIN:
         value = node.meta.get("val")
@@ -62,18 +63,18 @@ def _is_function(node) -> bool:
     return bool(_tensors(node.meta.get("val")))
 
 
-def _tensors(value) -> list:
+def _tensors(value: object) -> list[torch.Tensor]:
     return [v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, torch.Tensor)]
 
 
-def _storages(node) -> list:
+def _storages(node: Node) -> list[torch.UntypedStorage]:
     try:
         return [v.untyped_storage() for v in _tensors(node.meta.get("val"))]
     except NotImplementedError:  # sparse ones have none
         return []
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Hashable:
     """What two arguments have in common only if they are the same: 1 is not 1.0, and 0.0 is not -0.0."""
     if isinstance(value, (list, tuple)):
         return type(value).__name__, tuple(map(_key, value))

@@ -53,7 +53,7 @@ class Options:
     max_variants: int = 8
     cubin: str = "auto"
     budget: int | str | None = None
-    spill_dir: str | os.PathLike | None = None
+    spill_dir: str | os.PathLike[str] | None = None
     spill_capacity: int | str | None = None
 
     @property

@@ -9,12 +9,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any, Sequence
 
 import torch
-from functorch.compile import default_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import default_partition
 
 from .again import differentiable_again
+from .boxed import Boxed, Compiled, Flat, boxed
 from .pieces import operators_in
 from .report import COUNTERS, SegmentReport, enter
 from .segment import next_number
@@ -32,7 +34,7 @@ class Outside:
         self._graph_module = graph_module
         enter(self)
 
-    def compile(self, example_inputs: list):
+    def compile(self, example_inputs: Sequence[object]) -> Compiled:
         """A function of the inputs. AOTAutograd takes nothing apart here, and shows where backward runs."""
         compiler = aot_autograd(fw_compiler=self._forward, bw_compiler=self._timed, inference_compiler=self._timed,
                                 partition_fn=default_partition, decompositions={})
@@ -41,27 +43,26 @@ class Outside:
         except Exception:  # what PyTorch cannot trace it runs as it is; backward is not in the time then
             return self._as_it_is
 
-    def _as_it_is(self, *args):
+    def _as_it_is(self, *args: object) -> Any:
         began = time.perf_counter()
         results = self._graph_module.forward(*args)
         self.seconds += time.perf_counter() - began
         return results
 
-    def _forward(self, graph, _):
+    def _forward(self, graph: torch.fx.GraphModule, inputs: Sequence[object]) -> Boxed:
         self.trains = True
-        return self._timed(graph, _)
+        return self._timed(graph, inputs)
 
-    def _timed(self, graph, _):
+    def _timed(self, graph: torch.fx.GraphModule, _: Sequence[object]) -> Boxed:
         make_strides_free(graph)
 
-        def run(args):
+        def run(args: Flat) -> Flat:
             began = time.perf_counter()
-            results = graph.forward(*args)
+            results: Flat = graph.forward(*args)
             self.seconds += time.perf_counter() - began
             return results
 
-        run._boxed_call = True
-        return run
+        return boxed(run)
 
     def report(self) -> SegmentReport:
         return SegmentReport(self.name, False, self.trains, self.reasons, 0, 0, 0, 0, dict.fromkeys(COUNTERS, 0),

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from typing import NamedTuple
+from typing import Iterator, Mapping, NamedTuple, Sequence, cast
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import Argument
 
 from ..frontend.autocast import Around
+from ..frontend.fx import autocast_of, node_in, placeholders
 from ..frontend.writer import ELEMENT_TYPES
 
 #: Key of `node.meta["custom"]`: the node of TorchDynamo's graph that one of AOTAutograd's comes from.
@@ -55,7 +57,7 @@ class Mode(NamedTuple):
     autocast: Around
 
     @contextlib.contextmanager
-    def entered(self):
+    def entered(self) -> Iterator[None]:
         """A context for tracing or running what belongs to the mode."""
         with torch.set_grad_enabled(self.grad), self.autocast.entered():
             yield
@@ -93,10 +95,11 @@ def mark_origins(graph_module: GraphModule) -> None:
             one.meta["custom"] = {**one.meta.get("custom", {}), ORIGIN: node.name}
 
 
-def _inner(graph_module: GraphModule, node: Node):
+def _inner(graph_module: GraphModule, node: Node) -> Iterator[Node]:
     """The nodes of the regions that a node calls: those under `torch.utils.checkpoint`, above all."""
     for region in node.all_input_nodes if node.op == "call_function" else ():
-        called = getattr(graph_module, region.target, None) if region.op == "get_attr" and "." not in region.target else None
+        path = str(region.target)
+        called = getattr(graph_module, path, None) if region.op == "get_attr" and "." not in path else None
         if isinstance(called, GraphModule):
             for inner in called.graph.nodes:
                 yield inner
@@ -105,7 +108,8 @@ def _inner(graph_module: GraphModule, node: Node):
 
 def origin_of(node: Node) -> str | None:
     """Name of the node of TorchDynamo's graph that this one was traced from."""
-    return node.meta.get("custom", {}).get(ORIGIN)
+    origin: str | None = node.meta.get("custom", {}).get(ORIGIN)
+    return origin
 
 
 def operators_in(graph_module: GraphModule) -> int:
@@ -141,7 +145,7 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
             raise CannotCut(f"{node.name} changes how what follows it is run")
     changed = {storage for n in nodes for storage in _changed(n)}
     in_order = bool(changed) or len({modes[n] for n in nodes}) > 1
-    given = [n.meta.get("example_value") for n in graph.find_nodes(op="placeholder")]
+    given = [n.meta.get("example_value") for n in placeholders(graph)]
     changed -= {_storage(v) for v in given if isinstance(v, torch.Tensor)}  # AOTAutograd writes these back
     outside = {n for n in nodes if n.name in refused or any(map(_lacks, (n, *n.all_input_nodes)))}
     outside |= _before_all_parameters(nodes, outside)
@@ -154,7 +158,7 @@ def cut(graph_module: GraphModule, refused: set[str]) -> list[Piece]:
         outside |= more
     if torn:
         raise CannotCut(f"{next(n.name for n in nodes if n in torn)} is changed in place, or viewed, in several pieces")
-    return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], levels, modes)
+    return [_piece(graph_module, level, [n for n in nodes if levels[n] == level], modes)
             for level in sorted(set(levels.values()))]
 
 
@@ -165,13 +169,13 @@ def _lacks(node: Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.dtype not in ELEMENT_TYPES for v in values)
 
 
-def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
+def _before_all_parameters(nodes: Sequence[Node], outside: set[Node]) -> set[Node]:
     """What leads to a refused node without a parameter or a product: masks and positions, made by PyTorch in one go."""
     reads: dict[Node, bool] = {}
     for node in nodes:
         reads[node] = _name(node) in _DEAR or any(
             reads.get(n, isinstance(n.meta.get("example_value"), torch.nn.Parameter)) for n in node.all_input_nodes)
-    found, pending = set(), [n for n in outside if not reads[n]]
+    found, pending = set[Node](), [n for n in outside if not reads[n]]
     while pending:
         node = pending.pop()
         if node in reads and node not in found:
@@ -180,32 +184,36 @@ def _before_all_parameters(nodes, outside: set[Node]) -> set[Node]:
     return found
 
 
-def _modes(nodes) -> tuple[dict[Node, Mode], set[Node]]:
+def _modes(nodes: Sequence[Node]) -> tuple[dict[Node, Mode], set[Node]]:
     """Returns how each node is run, and the nodes that only say so."""
-    mode, modes, switches, entered = Mode(torch.is_grad_enabled(), Around.now()), {}, set(), {}
+    mode = Mode(torch.is_grad_enabled(), Around.now())
+    modes: dict[Node, Mode] = {}
+    entered: dict[Node, Mode] = {}
+    switches: set[Node] = set()
     for node in nodes:
         if node.target is torch._C._set_grad_enabled:
-            mode = mode._replace(grad=node.args[0])
+            mode = mode._replace(grad=cast(bool, node.args[0]))
             switches.add(node)
         elif node.target is torch.amp.autocast_mode._enter_autocast:
             entered[node] = mode
-            mode = mode._replace(autocast=mode.autocast.within(*node.args[:3]))
+            mode = mode._replace(autocast=mode.autocast.within(*autocast_of(node)))
             switches.add(node)
         elif node.target is torch.amp.autocast_mode._exit_autocast:
-            mode = mode._replace(autocast=entered[node.args[0]].autocast)
+            mode = mode._replace(autocast=entered[node_in(node.args[0])].autocast)
             switches.add(node)
         modes[node] = mode
     return modes, switches
 
 
-def _levels(nodes, outside, modes, in_order: bool) -> dict[Node, int]:
+def _levels(nodes: Sequence[Node], outside: set[Node], modes: Mapping[Node, Mode], in_order: bool) -> dict[Node, int]:
     """The number of the piece of each node: even ones run in PyTorch, odd ones in Segue."""
     levels: dict[Node, int] = {}
-    least, mode = 0, None
+    least = 0
+    mode: Mode | None = None
     for node in nodes:
-        if _is_part(node) and node.args[0] in levels:
-            levels[node] = levels[node.args[0]]
-            if node.args[0] in outside:
+        if _is_part(node) and (whole := node_in(node.args[0])) in levels:
+            levels[node] = levels[whole]
+            if whole in outside:
                 outside.add(node)
             continue
         level = max([least] + [levels[n] for n in node.all_input_nodes if n in levels])
@@ -220,7 +228,7 @@ def _levels(nodes, outside, modes, in_order: bool) -> dict[Node, int]:
     return levels
 
 
-def _poor(nodes, levels, outside) -> set[Node]:
+def _poor(nodes: Sequence[Node], levels: Mapping[Node, int], outside: set[Node]) -> set[Node]:
     """Nodes of pieces for Segue that are not worth a program."""
     pieces: dict[int, list[Node]] = {}
     for node in nodes:
@@ -234,17 +242,20 @@ def _poor(nodes, levels, outside) -> set[Node]:
     return found
 
 
-def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, modes) -> Piece:
-    graph, copies, inputs, outputs = Graph(), {}, [], []
+def _piece(whole: GraphModule, level: int, nodes: list[Node], modes: Mapping[Node, Mode]) -> Piece:
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    inputs: list[Node] = []
+    outputs: list[Node] = []
     own = set(nodes)
 
-    def enter(node):
+    def enter(node: Node) -> None:
         if node.op == "get_attr":
             copies[node] = graph.node_copy(node)
         else:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
-            copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)
+            setattr(copies[node], "_dynamo_source", getattr(node, "_dynamo_source", None))
             inputs.append(node)
 
     outer = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in own)
@@ -261,7 +272,7 @@ def _piece(whole: GraphModule, level: int, nodes: list[Node], levels, modes) -> 
     module = GraphModule(whole, graph)
     # AOTAutograd asks this of a graph of TorchDynamo.
     module.meta = whole.meta
-    module._param_name_to_source = getattr(whole, "_param_name_to_source", {})
+    setattr(module, "_param_name_to_source", getattr(whole, "_param_name_to_source", {}))
     return Piece(module, inputs, outputs, level % 2 == 1, modes[nodes[0]])
 
 
@@ -277,7 +288,8 @@ def _name(node: Node) -> str:
 
 def _changed(node: Node) -> list[int]:
     """The storages that a node changes in place."""
-    name, targets = _name(node), []
+    name = _name(node)
+    targets: list[Argument] = []
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         targets = list(node.all_input_nodes)
@@ -303,10 +315,11 @@ def _changed(node: Node) -> list[int]:
 
 
 def _storage(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    address: int = value.untyped_storage()._cdata
+    return address
 
 
-def _torn(nodes, levels, changed: set[int]) -> set[Node]:
+def _torn(nodes: Sequence[Node], levels: Mapping[Node, int], changed: set[int]) -> set[Node]:
     """The nodes that make, view or change what is made in the graph and changed in place, where that is in more than one piece."""
     touching: dict[int, list[Node]] = {}
     for node in nodes:

@@ -12,12 +12,11 @@ import sys
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ..budgets import BudgetReport, reports
 
 COUNTERS = ("submits", "inputs", "inputs_elided", "inputs_converted", "converted_bytes")
-
-_segments: "weakref.WeakSet" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,17 @@ class SegmentReport:
     pytorch_calls: int = 0
     pytorch_seconds: float = 0.0
     regions_as_hints: int = 0
+
+
+class Reporting(Protocol):
+    """A piece of a program, as the report knows it. `number` says in which order pieces were made."""
+
+    number: int
+
+    def report(self) -> SegmentReport: ...
+
+
+_segments: weakref.WeakSet[Reporting] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -130,12 +140,12 @@ class BackendReport:
         return "\n".join(lines) or "no segments"
 
 
-def enter(segment) -> None:
+def enter(segment: Reporting) -> None:
     """Lets the report know a segment for as long as it lives."""
     _segments.add(segment)
 
 
-def leave(segment) -> None:
+def leave(segment: Reporting) -> None:
     """Takes a segment out of the report: others run in its place."""
     _segments.discard(segment)
 

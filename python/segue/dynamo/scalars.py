@@ -18,6 +18,9 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..frontend.fx import placeholders
+from .boxed import Flat
+
 
 class Scalars:
     """What a graph computes of its float64 scalars alone."""
@@ -25,7 +28,7 @@ class Scalars:
     def __init__(self, module: GraphModule, positions: list[int]):
         self._module, self._positions = module, positions
 
-    def __call__(self, args: list) -> list:
+    def __call__(self, args: Flat) -> Flat:
         """The arguments, and behind them what was computed of them."""
         return [*args, *self._module(*(args[position] for position in self._positions))]
 
@@ -33,11 +36,11 @@ class Scalars:
 def take_scalars(graph_module: GraphModule) -> Scalars | None:
     """Makes arguments, the last ones before tangents, of what other nodes read of the scalars; None where there are none."""
     graph = graph_module.graph
-    placeholders = [n for n in graph.find_nodes(op="placeholder") if "tangents" not in n.target]
-    given = [n for n in placeholders if _is_scalar(n) and n.meta["val"].dtype == torch.float64]
+    arguments = [n for n in placeholders(graph) if "tangents" not in str(n.target)]
+    given = [n for n in arguments if _is_scalar(n) and n.meta["val"].dtype == torch.float64]
     if not given:
         return None
-    own = dict.fromkeys(given)
+    own: dict[Node, None] = dict.fromkeys(given)
     for node in graph.nodes:
         if node.op == "call_function" and _is_scalar(node) and isinstance(node.target, torch._ops.OpOverload) and (
                 not node.target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags):
@@ -48,12 +51,12 @@ def take_scalars(graph_module: GraphModule) -> Scalars | None:
     if not read:
         return None
     before = Graph()
-    copies = {}
+    copies: dict[Node, Node] = {}
     for node in own:
         copies[node] = before.node_copy(node, copies.__getitem__)
     before.output([copies[n] for n in read])
     before.eliminate_dead_code()
-    behind = placeholders[-1]
+    behind = arguments[-1]
     for number, node in enumerate(read):
         with graph.inserting_after(behind):
             behind = graph.placeholder(f"primals_scalar_{number}")
@@ -62,7 +65,7 @@ def take_scalars(graph_module: GraphModule) -> Scalars | None:
             user.replace_input_with(node, behind)
     graph.eliminate_dead_code()
     graph_module.recompile()
-    return Scalars(GraphModule(graph_module, before), [placeholders.index(n) for n in given])
+    return Scalars(GraphModule(graph_module, before), [arguments.index(n) for n in given])
 
 
 def _is_scalar(node: Node) -> bool:

@@ -22,19 +22,24 @@ import time
 import warnings
 from collections import OrderedDict
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Hashable, NamedTuple, Sequence
 
 import torch
-from functorch.compile import default_partition, make_boxed_func, min_cut_rematerialization_partition
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch.fx import GraphModule, Node
+from torch.types import Number
 
 from .. import _runtime
 from ..budgets import device_and_budget, loop_of
 from ..compile_process import compile_text
 from ..cubins import ptxas_for
 from ..errors import CompileError, Error, FallbackWarning, UnsupportedOpError
+from ..frontend.fx import placeholders, results
 from ..frontend.graphs import Primal, capture_graphs
 from ..frontend.nodes import source_of, unsupported
 from ..tensors import gpu_of_spec
+from .boxed import Boxed, Flat, boxed
 from .checkpoints import forget_regions, unwrap_random
 from .equal_nodes import merge_equal
 from .options import Options
@@ -43,6 +48,9 @@ from .report import COUNTERS, SegmentReport, enter
 from .scalars import Scalars, take_scalars
 from .variant import InPyTorch, Variant, hooks_are_active, kept_behind
 from .views import Views, make_strides_free, views_of
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 
 log = logging.getLogger("segue")
 
@@ -58,6 +66,11 @@ _numbers = itertools.count()
 def next_number() -> int:
     """Pieces are numbered in the order in which they are made."""
     return next(_numbers)
+
+
+#: The number of each symbol of symbolic shapes in a call; and the same as a key, by the names of the symbols.
+Numbers = dict[object, Number]
+Sizes = tuple[tuple[str, Number], ...]
 
 
 class Argument(NamedTuple):
@@ -84,21 +97,26 @@ class Segment:
         self.forward_calls = self.backward_calls = self.saved_bytes = 0
         self.regions_as_hints = 0
         self._static: set[int] = set()
-        self._backward = None
+        self._outputs = 0
+        self._forward: GraphModule | None = None
+        self._backward: GraphModule | None = None
         self._scalars: Scalars | None = None
         self._views: Views | None = None
-        self._variants: OrderedDict[tuple, Variant] = OrderedDict()
+        self._variants: OrderedDict[Sizes, Variant] = OrderedDict()
         self._retired = dict.fromkeys(COUNTERS, 0)
         self._compiled = 0  # variants, with those that went
-        self._waiting: dict[tuple, int] = {}  # calls that PyTorch ran, by sizes
+        self._waiting: dict[Sizes, int] = {}  # calls that PyTorch ran, by sizes
         self.pytorch_calls, self.pytorch_seconds = 0, 0.0
         enter(self)
 
     # --- what AOTAutograd calls -------------------------------------------------------------
 
-    def partition(self, joint, joint_inputs, *, num_fwd_outputs: int, static_lifetime_input_indices=None, **others):
+    def partition(self, joint: GraphModule, joint_inputs: Sequence[object], *, num_fwd_outputs: int,
+                  static_lifetime_input_indices: list[int] | None = None,
+                  **others: object) -> tuple[GraphModule, GraphModule]:
         """Cuts the joint graph in forward and backward."""
-        cut = {"min_cut": min_cut_rematerialization_partition, "default": default_partition}[self.options.partition]
+        cut: Callable[..., tuple[GraphModule, GraphModule]] = (
+            min_cut_rematerialization_partition if self.options.partition == "min_cut" else default_partition)
         if static_lifetime_input_indices is not None:
             others["static_lifetime_input_indices"] = static_lifetime_input_indices
             self._static = set(static_lifetime_input_indices)
@@ -107,39 +125,39 @@ class Segment:
             self.regions_as_hints = forget_regions(joint)
         merge_equal(joint.graph)
         with torch._functorch.config.patch(cse=False):
-            forward, self._backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
-        unwrap_random(forward, self._backward)
-        self._outputs = num_fwd_outputs
-        return forward, self._backward
+            forward, backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **others)
+        unwrap_random(forward, backward)
+        self._backward, self._outputs = backward, num_fwd_outputs
+        return forward, backward
 
-    def compile_forward(self, graph, example_inputs):
+    def compile_forward(self, graph: GraphModule, example_inputs: Sequence[object]) -> Boxed:
         # The runtime frees saved values as backward passes them; torch tensors among them are never overwritten.
-        torch._guards.TracingContext.get().fw_metadata.bw_donated_idxs = []
+        _metadata().bw_donated_idxs = []
         self.trains = True
         return self._compile(graph, self._backward, self._outputs)
 
-    def compile_inference(self, graph, example_inputs):
-        self._static = set(torch._guards.TracingContext.get().fw_metadata.static_input_indices)
+    def compile_inference(self, graph: GraphModule, example_inputs: Sequence[object]) -> Boxed:
+        self._static = set(_metadata().static_input_indices)
         self._scalars = take_scalars(graph)
-        return self._compile(graph, None, len(graph.graph.find_nodes(op="output")[0].args[0]))
+        return self._compile(graph, None, len(results(graph.graph)))
 
-    def compile_backward(self, graph, example_inputs):
+    def compile_backward(self, graph: GraphModule, example_inputs: Sequence[object]) -> Boxed:
         if self.refusals:
-            return make_boxed_func(graph.forward)  # never called: whoever sees the refusals compiles otherwise
-        given = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+            return _of_graph(graph)  # never called: whoever sees the refusals compiles otherwise
+        given = [node.name for node in placeholders(graph.graph)]
         if given != self._placeholders:
             raise AssertionError(f"{self.name}: the backward graph takes {given}; {self._placeholders} was compiled")
-        return _boxed(self._run_backward)
+        return boxed(self._run_backward)
 
     # --- compiling ----------------------------------------------------------------------------
 
-    def _compile(self, forward, backward, outputs: int):
+    def _compile(self, forward: GraphModule, backward: GraphModule | None, outputs: int) -> Boxed:
         self._forward, self._backward, self._outputs = forward, backward, outputs
-        self._placeholders = [n.name for n in backward.graph.find_nodes(op="placeholder")] if backward is not None else []
-        self._inputs = forward.graph.find_nodes(op="placeholder")
+        self._placeholders = [n.name for n in placeholders(backward.graph)] if backward is not None else []
+        self._inputs = placeholders(forward.graph)
         self._primals = self._named_inputs()
         self._symbols = _symbols(self._inputs)
-        self._views = views_of(forward, torch._guards.TracingContext.get().fw_metadata, outputs)
+        self._views = views_of(forward, _metadata(), outputs)
         symbolic = self._symbols or any(isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat)) for n in self._inputs)
         try:
             self._require_one_gpu()
@@ -148,7 +166,7 @@ class Segment:
                 self._variant(self._hints())
         except FallBack as refused:
             self.refusals = refused.errors
-            return make_boxed_func(forward.forward)
+            return _of_graph(forward)
         if symbolic:
             make_strides_free(forward)
             make_strides_free(backward)
@@ -156,7 +174,7 @@ class Segment:
             self._forward = self._backward = None
             if self._views is not None:
                 self._views.with_bases = None
-        return _boxed(self._run_forward)
+        return boxed(self._run_forward)
 
     def _require_one_gpu(self) -> None:
         """Raises FallBack where the graph brings tensors to a GPU that is not the device."""
@@ -169,7 +187,8 @@ class Segment:
             raise FallBack([unsupported(elsewhere[0], f"it lies on {place}, and the device is {self.options.spec!r}; keep a model on one GPU")])
 
     def _named_inputs(self) -> list[Primal]:
-        primals, changed = [], set(torch._guards.TracingContext.get().fw_metadata.mutated_inp_runtime_indices)
+        primals: list[Primal] = []
+        changed = set(_metadata().mutated_inp_runtime_indices)
         for position, node in enumerate(self._inputs):
             index = getattr(node.meta.get("desc"), "idx", position)
             argument = self.arguments[index] if index < len(self.arguments) else Argument(node.name, False, node.name)
@@ -179,21 +198,21 @@ class Segment:
         return [p if names.count(p.name) == 1 else replace(p, name=f"{p.name}#{node.name}")
                 for p, node in zip(primals, self._inputs)]
 
-    def _variant(self, numbers: dict) -> Variant | InPyTorch:
+    def _variant(self, numbers: Numbers) -> Variant | InPyTorch:
         """What runs these sizes; compiled now, if it is not there, unless others like it have come too often."""
         key = tuple(sorted((str(s), n) for s, n in numbers.items()))
         if key in self._variants:
             self._variants.move_to_end(key)
             return self._variants[key]
         if self._waits(key):
-            return InPyTorch(self._forward, self._backward, self._outputs)
+            return InPyTorch(self._graph(), self._backward, self._outputs)
         if self._variants:
             sizes = ", ".join(f"{s}={n}" for s, n in key)
             log.warning("%s: compiling one more variant, for %s (%d of at most %d kept); mark sizes as static with "
                         "torch.compile(dynamic=False) to choose them once", self.name, sizes,
                         min(len(self._variants) + 1, self.options.max_variants), self.options.max_variants)
         try:
-            graph = self._forward if self._views is None else self._views.with_bases
+            graph = self._graph() if self._views is None else self._views.graph()
             outputs = self._outputs + (0 if self._views is None else self._views.added)
             captured = capture_graphs(graph, self._backward, self._primals, outputs, numbers)
             if isinstance(captured, list):
@@ -215,7 +234,7 @@ class Segment:
                 self._retired[name] += count
         return variant
 
-    def _waits(self, key: tuple) -> bool:
+    def _waits(self, key: Sizes) -> bool:
         """True for sizes that PyTorch should run this time."""
         beyond = self._compiled - self.options.max_variants
         # Hooks on saved tensors get those of programs.
@@ -240,9 +259,9 @@ class Segment:
 
         For an argument whose element type Segue lacks these are "> name", where name is that of the argument.
         """
-        found = set()
+        found: set[str | None] = set()
         for error in self.refusals:
-            node = getattr(error, "node", None)
+            node = error.node if isinstance(error, UnsupportedOpError) else None
             if node is None:
                 found |= self._origins_at(error.report.get("line")) or {None}
             elif node.op == "placeholder":
@@ -254,54 +273,59 @@ class Segment:
 
     def _origins_at(self, line: tuple[str, int] | None) -> set[str | None]:
         """The nodes of TorchDynamo's graph that a line of the model made."""
-        return {origin_of(n) for n in self._forward.graph.nodes if source_of(n) == line} if line else set()
+        return {origin_of(n) for n in self._graph().graph.nodes if source_of(n) == line} if line else set()
+
+    def _graph(self) -> GraphModule:
+        assert self._forward is not None, f"{self.name} has static sizes, and its graph is gone"
+        return self._forward
 
     # --- sizes ----------------------------------------------------------------------------------
 
-    def _hints(self) -> dict:
+    def _hints(self) -> Numbers:
         """The sizes of the example."""
-        sizes = {symbol: _at(node.meta["val"], dim).node.hint for symbol, (_, dim, node) in self._symbols.items()}
-        if None in sizes.values():
+        hints = {symbol: _at(node.meta["val"], dim).node.hint for symbol, (_, dim, node) in self._symbols.items()}
+        if None in hints.values():
             raise FallBack([UnsupportedOpError("a size that depends on values", report={"op": "size"})])
-        return sizes
+        return hints
 
-    def _numbers_of(self, args) -> dict:
+    def _numbers_of(self, args: Flat) -> Numbers:
         return {symbol: _at(args[position], dim) for symbol, (position, dim, _) in self._symbols.items()}
 
     # --- running ----------------------------------------------------------------------------------
 
-    def _run_forward(self, args: list):
+    def _run_forward(self, args: Flat) -> Flat:
         if self._scalars is not None:
             args[:] = self._scalars(args)
         try:
             variant = self._variant(self._numbers_of(args))
         except FallBack as refused:
             self.reasons = say(self.name, refused.errors, self.options, "The whole segment runs in PyTorch")
-            return list(self._forward(*args))
+            return list(self._graph()(*args))
         began = time.perf_counter()
         if isinstance(variant, InPyTorch):
             results = variant.forward(args)
             self.pytorch_seconds += time.perf_counter() - began
             self.pytorch_calls += 1
             return results
-        viewed = self._views.arguments(args) if self._views is not None else None
+        views = self._views
+        viewed = [] if views is None else views.arguments(args)
         results, self.saved_bytes = variant.forward(args)
-        if viewed is not None:
-            self._views.place(viewed, results)
+        if views is not None:
+            views.place(viewed, results)
         self.seconds += time.perf_counter() - began
         self.forward_calls += 1
         return results
 
-    def _run_backward(self, args: list):
+    def _run_backward(self, args: Flat) -> Flat:
         kept = kept_behind(args)
-        if kept is not None:
-            variant = kept.variant
-        else:  # nothing of forward stayed in the runtime: all is in the arguments
-            variant = next((v for v in self._variants.values() if v.fits(args)), None)
-            if variant is None:
-                return list(self._backward(*args))
+        # Where nothing of forward stayed in the runtime all is in the arguments.
+        variant = next((v for v in self._variants.values() if v.fits(args)), None) if kept is None else kept.variant
+        if variant is None:
+            assert self._backward is not None, f"{self.name} has static sizes, and one variant"
+            return list(self._backward(*args))
         began = time.perf_counter()
         if isinstance(variant, InPyTorch):
+            assert kept is not None, "PyTorch's own graph is found by what it kept"
             gradients = variant.backward(args, kept)
             self.pytorch_seconds += time.perf_counter() - began
             return gradients
@@ -323,13 +347,13 @@ class Segment:
 class FallBack(Exception):
     """The error that says what stands in the way of running a segment in Segue."""
 
-    def __init__(self, errors: list):
-        self.errors = errors
+    def __init__(self, errors: Sequence[Error]):
+        self.errors = list(errors)
 
 
-def say(name: str, errors: list[Error], options: Options, consequence: str) -> tuple[str, ...]:
+def say(name: str, errors: Sequence[Error], options: Options, consequence: str) -> tuple[str, ...]:
     """Warns why a piece runs in PyTorch, once per operator, or raises where the options want that. Returns the reasons."""
-    first = {}
+    first: dict[str, Error] = {}
     for error in errors:
         first.setdefault(error.report.get("op", type(error).__name__), error)
     if options.fallback == "error":
@@ -358,13 +382,26 @@ def as_error(error: Exception, where: str) -> Error:
 _DIAGNOSTIC = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: error: (?P<text>.*)$", re.MULTILINE)
 
 
-def _symbols(placeholders) -> dict:
+def _metadata() -> ViewAndMutationMeta:
+    """What AOTAutograd knows of the graph that it has compiled now."""
+    metadata = torch._guards.TracingContext.get().fw_metadata
+    assert metadata is not None, "AOTAutograd calls compilers when it knows what it traced"
+    return metadata
+
+
+def _of_graph(graph: GraphModule) -> Boxed:
+    """The graph in PyTorch."""
+    function: Boxed = make_boxed_func(graph.forward)
+    return function
+
+
+def _symbols(inputs: Sequence[Node]) -> dict[Hashable, tuple[int, int | None, Node]]:
     """For each symbol of the sizes where its number is found: position, dimension (None: the argument itself), node."""
-    found = {}
-    for position, node in enumerate(placeholders):
+    found: dict[Hashable, tuple[int, int | None, Node]] = {}
+    for position, node in enumerate(inputs):
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
-            places = [(None, value)]
+            places: list[tuple[int | None, Any]] = [(None, value)]
         elif isinstance(value, torch.Tensor):
             places = list(enumerate(value.shape))
         else:
@@ -375,15 +412,6 @@ def _symbols(placeholders) -> dict:
     return found
 
 
-def _at(value, dim):
+def _at(value: Any, dim: int | None) -> Any:
+    """A size of an argument; with None the argument itself, which is a number."""
     return value if dim is None else value.shape[dim]
-
-
-def _boxed(function):
-    """A function of a list of arguments, which it empties."""
-
-    def call(args):
-        return function(args)
-
-    call._boxed_call = True
-    return call

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import math
 import weakref
+from typing import Sequence
 
 import torch
 
 from .. import _runtime, verify
 from ..budgets import DeviceBudget, loop_of
 from ..errors import InvalidArgumentError
-from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Constant, Empty, Given, Gradient, Output, Saved
+from ..frontend.fx import placeholders, results
+from ..frontend.graphs import SEED, BackwardPlan, CapturedGraphs, Empty, ForwardResult, Given, Gradient, Output, Saved
 from ..tensors import Order, give, stream_of, wrap
+from .boxed import Flat
 from .report import COUNTERS
 
 #: By the address of the placeholder.
@@ -35,7 +38,7 @@ class Kept:
 
     __slots__ = ("token", "variant", "__weakref__")
 
-    def __init__(self, token, variant):
+    def __init__(self, token: _runtime.Token | torch.Tensor, variant: Variant | InPyTorch):
         self.token, self.variant = token, variant
 
 
@@ -49,11 +52,11 @@ class Variant:
         self._inputs, self._results, self._random = captured.inputs, captured.results, captured.random
         self._static = static
         self._unverified: str | None = captured.text
-        self._wrapped: dict[int, tuple] = {}
+        self._wrapped: dict[int, tuple[int, tuple[int, ...], _runtime.Tensor]] = {}
 
     # --- forward --------------------------------------------------------------------------
 
-    def forward(self, args: list) -> tuple[list, int]:
+    def forward(self, args: Flat) -> tuple[Flat, int]:
         """Results of the graph, and the bytes that the runtime keeps for backward."""
         if verify.enabled() and self._unverified is not None:
             verify.verify_values(self._unverified, self.name, {name: args[position] for position, name in self._inputs},
@@ -62,7 +65,7 @@ class Variant:
         with Order(self.device) as order:
             return self._forward(args, {name: self._wrap(position, args[position], order) for position, name in self._inputs})
 
-    def _forward(self, args: list, values: dict) -> tuple[list, int]:
+    def _forward(self, args: Flat, values: dict[str, _runtime.Tensor]) -> tuple[Flat, int]:
         if self._random:
             # A new seed per call from torch's generator, so that torch.manual_seed counts.
             values[SEED] = _runtime.Tensor.scalar_i64(self.device, int(torch.randint(0, 2**62, ()).item()))
@@ -77,50 +80,52 @@ class Variant:
         placeholder = None
         if any(isinstance(r, Saved) for r in self._results):
             placeholder = _placeholder(token, self)
-        memo: dict[Output, torch.Tensor] = {}
+        memo: dict[int, torch.Tensor] = {}
         return [self._result(r, g, outputs, placeholder, memo) for r, g in zip(self._results, given)], token.saved_bytes
 
-    def _result(self, result, given, outputs, placeholder, memo=None):
+    def _result(self, result: ForwardResult, given: object, outputs: Sequence[_runtime.Tensor],
+                placeholder: torch.Tensor | None, memo: dict[int, torch.Tensor] | None = None) -> object:
         if isinstance(result, Output):
             if memo is None:
-                return _torch(outputs[result.index], result)
-            if result.index not in memo:
-                memo[result.index] = _torch(outputs[result.index], result)
-            return memo[result.index]
+                return _torch(outputs[result.place], result)
+            if result.place not in memo:
+                memo[result.place] = _torch(outputs[result.place], result)
+            return memo[result.place]
         if isinstance(result, Given):
             return given
         if isinstance(result, Empty):
             return torch.empty(result.shape, dtype=result.dtype, device=result.device)
         return placeholder if isinstance(result, Saved) else result.value
 
-    def _forward_in_the_open(self, values, given):
+    def _forward_in_the_open(self, values: dict[str, _runtime.Tensor], given: Flat) -> Flat:
         """With hooks on saved tensors (`torch.autograd.graph.saved_tensors_hooks`) they are what they seem."""
-        program = self.module.program("forward")
+        program = self._program("forward")
         outputs = _runtime.submit(self.device, program, [values[v.name] for v in program.inputs], loop_of(self.device))
         named = dict(zip((v.name for v in program.outputs), outputs))
         memo: dict[int, torch.Tensor] = {}
-        results = []
+        found: Flat = []
         for result, tensor in zip(self._results, given):
             if isinstance(result, Saved):
-                source = values[SEED] if result.name == SEED else named.get(result.name)
-                results.append(torch.empty(0, device=result.device) if source is None else give(source, _kind_on(result.device)))
+                source = values[SEED] if result.name == SEED else None if result.name is None else named.get(result.name)
+                found.append(torch.empty(0, device=result.device) if source is None else give(source, _kind_on(result.device)))
             else:
-                results.append(self._result(result, tensor, outputs, None, memo))
-        return results
+                found.append(self._result(result, tensor, outputs, None, memo))
+        return found
 
     # --- backward -------------------------------------------------------------------------
 
-    def backward(self, args: list, kept: Kept | None) -> list:
+    def backward(self, args: Flat, kept: Kept | None) -> Flat:
         """Gradients of the arguments of forward. `kept` is what forward kept in the runtime, if it did."""
         with Order(self.device) as order:
             return self._backward(args, kept, order)
 
-    def _backward(self, args: list, kept: Kept | None, order: Order) -> list:
-        plan = self._plan
+    def _backward(self, args: Flat, kept: Kept | None, order: Order) -> Flat:
+        plan = self._backward_plan()
         gradients = {name: wrap(args[position] if dims is None else args[position].permute(dims), self.device, order)
                      for position, name, dims in plan.gradients}
         passed = [args[r.position] if isinstance(r, Given) else None for r in plan.results]
         if kept is not None:
+            assert isinstance(kept.token, _runtime.Token), "what a program keeps is a token"
             token, values = kept.token, None
         else:
             token = _runtime.Token()
@@ -135,7 +140,7 @@ class Variant:
 
     def _unhidden(self, name: str, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
         """A saved tensor that hooks gave back."""
-        wanted = next(v for v in self.module.program("backward").inputs if v.name == name)
+        wanted = next(v for v in self._program("backward").inputs if v.name == name)
         if tuple(tensor.shape) != tuple(wanted.shape):
             raise InvalidArgumentError(
                 f"{self.name}: a saved tensor is a {tensor.dtype} of shape {list(tensor.shape)} where backward wants "
@@ -143,11 +148,21 @@ class Variant:
                 "hooks before forward, so that it gives them out")
         return wrap(tensor, self.device, order)
 
-    def fits(self, args: list) -> bool:
+    def fits(self, args: Flat) -> bool:
         """True if the arguments of a backward have the sizes of this variant."""
-        shapes = {v.name: tuple(v.shape) for v in self.module.program("backward").inputs}
-        return all(shapes[name] == tuple(args[position].shape) for position, name in self._plan.values) and all(
-            math.prod(shapes[f"grad.{name}"]) == args[position].numel() for position, name, _ in self._plan.gradients)
+        plan = self._backward_plan()
+        shapes = {v.name: tuple(v.shape) for v in self._program("backward").inputs}
+        return all(shapes[name] == tuple(args[position].shape) for position, name in plan.values) and all(
+            math.prod(shapes[f"grad.{name}"]) == args[position].numel() for position, name, _ in plan.gradients)
+
+    def _backward_plan(self) -> BackwardPlan:
+        assert self._plan is not None, f"{self.name} has no backward"
+        return self._plan
+
+    def _program(self, name: str) -> _runtime.Program:
+        program = self.module.program(name)
+        assert program is not None, f"{self.name} has no program {name}"
+        return program
 
     # --- tensors --------------------------------------------------------------------------
 
@@ -180,34 +195,35 @@ class InPyTorch:
 
     def __init__(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None, outputs: int):
         self._forward, self._backward = forward, backward
-        nodes = forward.graph.find_nodes(op="output")[0].args[0]
-        known = {*nodes[:outputs], *forward.graph.find_nodes(op="placeholder")}
+        nodes = results(forward.graph)
+        known = {*(n for n in nodes[:outputs] if isinstance(n, torch.fx.Node)), *placeholders(forward.graph)}
         # If a tensor is saved that is neither an input nor an output, backward must know that it was not a program's.
-        self._marked = next((i for i in range(outputs, len(nodes)) if isinstance(nodes[i], torch.fx.Node)
-                             and nodes[i] not in known and isinstance(nodes[i].meta.get("val"), torch.Tensor)), None)
+        self._marked = next((i for i, n in enumerate(nodes[outputs:], outputs) if isinstance(n, torch.fx.Node)
+                             and n not in known and isinstance(n.meta.get("val"), torch.Tensor)), None)
 
-    def forward(self, args: list) -> list:
-        results = list(self._forward.forward(*args))
+    def forward(self, args: Flat) -> Flat:
+        found = list(self._forward.forward(*args))
         args.clear()
         if self._marked is not None:
-            results[self._marked] = _placeholder(results[self._marked], self)
-        return results
+            found[self._marked] = _placeholder(found[self._marked], self)
+        return found
 
-    def backward(self, args: list, kept: Kept) -> list:
+    def backward(self, args: Flat, kept: Kept) -> Flat:
         """`kept` has the saved tensor that its placeholder stands for."""
         given = [kept.token if isinstance(a, torch.Tensor) and _alive.get(a.data_ptr()) is kept else a for a in args]
         args.clear()
+        assert self._backward is not None, "a segment without backward keeps nothing"
         return list(self._backward.forward(*given))
 
 
-def _placeholder(token, variant: Variant | InPyTorch) -> torch.Tensor:
+def _placeholder(token: _runtime.Token | torch.Tensor, variant: Variant | InPyTorch) -> torch.Tensor:
     kept = Kept(token, variant)
-    placeholder = torch.from_dlpack(_runtime.placeholder(kept))
+    placeholder: torch.Tensor = torch.from_dlpack(_runtime.placeholder(kept))  # type: ignore[attr-defined]  # public, and left out of __all__
     _alive[placeholder.data_ptr()] = kept
     return placeholder
 
 
-def kept_behind(args: list) -> Kept | None:
+def kept_behind(args: Flat) -> Kept | None:
     """Returns what the placeholders among these tensors stand for."""
     for tensor in args:
         if isinstance(tensor, torch.Tensor) and (kept := _alive.get(tensor.data_ptr())) is not None:
@@ -224,7 +240,8 @@ def _kind_on(device: torch.device) -> str:
 
 
 def _torch(tensor: "_runtime.Tensor", wanted: Output) -> torch.Tensor:
-    result, order = give(tensor, _kind_on(wanted.device)), wanted.order
+    result: torch.Tensor = give(tensor, _kind_on(wanted.device))
+    order = wanted.order
     if order is None:
         return result
     back = sorted(range(len(order)), key=order.__getitem__)

@@ -15,8 +15,17 @@ share memory are left to the graph altogether.
 from __future__ import annotations
 
 import operator
+from typing import TYPE_CHECKING, Sequence
 
 import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import Argument
+
+from ..frontend.fx import node_in, placeholders, results
+from .boxed import Flat
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 
 
 class Views:
@@ -26,81 +35,89 @@ class Views:
     and it does not return.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, sources: dict[int, torch.fx.Node], count: int):
+    def __init__(self, graph: GraphModule, sources: dict[int, Node], count: int):
         """`sources` says by position of which node a result is a view; saved tensors come from `count` on."""
-        results = list(graph.graph.find_nodes(op="output")[0].args[0])
+        given = list(results(graph.graph))
         self._positions, self._count = tuple(sources), count
         bases = list(dict.fromkeys(node for node in sources.values() if node.op != "placeholder"))
-        added = [node for node in bases if node not in results[:count]]
+        added = [node for node in bases if node not in given[:count]]
         self.added = len(added)
-        self.with_bases = _with_results(graph, results[:count] + added + results[count:]) if added else graph
-        self._bases = [(results[:count] + added).index(node) for node in bases]
-        needed, waiting = set(), [results[p] for p in sources]
+        returned = [*given[:count], *added]
+        self.with_bases: GraphModule | None = _with_results(graph, [*returned, *given[count:]]) if added else graph
+        self._bases = [returned.index(node) for node in bases]
+        needed, waiting = set[Node](), [node_in(given[p]) for p in sources]
         while waiting:
             node = waiting.pop()
             if node not in needed:
                 needed.add(node)
                 waiting += () if node in bases else node.all_input_nodes
-        views, copies = torch.fx.Graph(), {}
-        placeholders = graph.graph.find_nodes(op="placeholder")
-        self._arguments = [i for i, node in enumerate(placeholders) if node in needed]
+        views = torch.fx.Graph()
+        copies: dict[Node, Node] = {}
+        arguments = placeholders(graph.graph)
+        self._arguments = [i for i, node in enumerate(arguments) if node in needed]
         for i in self._arguments:
-            copies[placeholders[i]] = views.node_copy(placeholders[i])
+            copies[arguments[i]] = views.node_copy(arguments[i])
         for i, node in enumerate(bases):
             copies[node] = views.placeholder(f"base_{i}")
         for node in graph.graph.nodes:
             if node in needed and node not in copies:
                 copies[node] = views.node_copy(node, copies.__getitem__)
-        views.output(tuple(copies[results[p]] for p in sources))
-        self._views = torch.fx.GraphModule(graph, views)
+        views.output(tuple(copies[node_in(given[p])] for p in sources))
+        self._views = GraphModule(graph, views)
         make_strides_free(self._views)
 
-    def arguments(self, args: list) -> list:
+    def graph(self) -> GraphModule:
+        """The graph with bases, as long as it is kept."""
+        assert self.with_bases is not None, "it was kept for other sizes alone"
+        return self.with_bases
+
+    def arguments(self, args: Flat) -> Flat:
         """What `place` needs of the arguments. The others need not be kept."""
         return [args[i] for i in self._arguments]
 
-    def place(self, arguments: list, results: list) -> None:
+    def place(self, arguments: Flat, results: Flat) -> None:
         """Puts the views where they belong among what `with_bases` gave, and removes the bases that were added."""
         for position, view in zip(self._positions, self._views.forward(*arguments, *(results[b] for b in self._bases))):
             results[position] = view
         del results[self._count : self._count + self.added]
 
 
-def views_of(graph: torch.fx.GraphModule, metadata, count: int) -> Views | None:
+def views_of(graph: GraphModule, metadata: ViewAndMutationMeta, count: int) -> Views | None:
     """What makes the views among the first `count` results of `graph`, which are no saved tensors; None if there are none. `metadata` is
     AOTAutograd's."""
-    results = graph.graph.find_nodes(op="output")[0].args[0]
+    given = results(graph.graph)
     first = len(metadata.mutated_inp_runtime_indices)  # their new values come first
     of_arguments = {first + i for i, info in enumerate(metadata.output_info) if info.output_type.name == "alias_of_input"}
-    found = {p: _source(node) for p, node in enumerate(results[:count]) if isinstance(node, torch.fx.Node)}
-    sources = {}
+    found = {p: _source(node) for p, node in enumerate(given[:count]) if isinstance(node, Node)}
+    sources: dict[int, Node] = {}
     for position, source in found.items():
         if source.op == "placeholder":
-            if position in of_arguments and source is not results[position]:
+            if position in of_arguments and source is not given[position]:
                 sources[position] = source
-        elif source is not results[position] and list(found.values()).count(source) > 1:
+        elif source is not given[position] and list(found.values()).count(source) > 1:
             sources[position] = source
     return Views(graph, sources, count) if sources else None
 
 
-def _source(node: torch.fx.Node) -> torch.fx.Node:
+def _source(node: Node) -> Node:
     """The node of which this one is a view; itself, where it is none."""
     while True:
-        view = node.args[0] if node.target is operator.getitem else node
+        view = node_in(node.args[0]) if node.target is operator.getitem else node
         if not (view.op == "call_function" and isinstance(view.target, torch._ops.OpOverload) and view.target.is_view):
             return node
-        node = view.args[0]
+        node = node_in(view.args[0])
 
 
-def _with_results(graph: torch.fx.GraphModule, results: list) -> torch.fx.GraphModule:
-    copy, copies = torch.fx.Graph(), {}
+def _with_results(graph: GraphModule, wanted: Sequence[Argument]) -> GraphModule:
+    copy = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
     copy.graph_copy(graph.graph, copies)
-    output = copy.output([copies.get(node, node) if isinstance(node, torch.fx.Node) else node for node in results])
-    output.meta = dict(graph.graph.find_nodes(op="output")[0].meta)
-    return torch.fx.GraphModule(graph, copy)
+    output = copy.output([copies.get(node, node) if isinstance(node, Node) else node for node in wanted])
+    output.meta = dict(graph.graph.output_node().meta)
+    return GraphModule(graph, copy)
 
 
-def make_strides_free(graph):
+def make_strides_free(graph: GraphModule | None) -> None:
     """Strides of real kernels are not always those that were traced, which views would refuse."""
     if graph is not None:
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):

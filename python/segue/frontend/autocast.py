@@ -15,7 +15,7 @@ has for each result is compared afterwards, so a list that has changed is notice
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterable, NamedTuple
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -76,7 +76,8 @@ class Around(NamedTuple):
         return cls(*(torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None for place in cls._fields))
 
     def of(self, place: str) -> torch.dtype | None:
-        return getattr(self, place)
+        dtype: torch.dtype | None = getattr(self, place)
+        return dtype
 
     def within(self, place: str, dtype: torch.dtype | None, enabled: bool) -> "Around":
         """In a region of ``torch.autocast(place, dtype, enabled)``."""
@@ -85,7 +86,7 @@ class Around(NamedTuple):
         return self._replace(**{place: (dtype or torch.get_autocast_dtype(place)) if enabled else None})
 
     @contextlib.contextmanager
-    def entered(self, **options):
+    def entered(self, **options: bool) -> Iterator[None]:
         """A context with these autocasts and no others."""
         with contextlib.ExitStack() as stack:
             for place, dtype in self._asdict().items():
@@ -103,7 +104,8 @@ class Autocast:
         self._writer = writer
         self._casts: dict[tuple[str, torch.dtype], Value] = {}  # a weight that is read often is cast once, as in PyTorch
 
-    def operands(self, target: Any, args, kwargs):
+    def operands(self, target: object, args: Sequence[object],
+                 kwargs: Mapping[str, object]) -> tuple[Sequence[object], Mapping[str, object]]:
         """The operands of an operator."""
         if self._dtype is None or not isinstance(target, torch._ops.OpOverload):
             return args, kwargs
@@ -117,7 +119,8 @@ class Autocast:
             return args, kwargs
         # Autocast leaves float64 alone.
         cast = lambda x: self._cast(x, wanted) if x.is_float and x.dtype != torch.float64 else x  # noqa: E731
-        return pytree.tree_map_only(Value, cast, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Value, cast, (args, kwargs))
+        return args, kwargs
 
     def _cast(self, x: Value, dtype: torch.dtype) -> Value:
         if x.dtype == dtype:

@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
-from typing import Any, Mapping, NamedTuple
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import Argument
 
 from ..errors import UnsupportedOpError
-from .nodes import NodeTranslator, Refused
+from .fx import node_in, placeholders, results
+from .nodes import NodeTranslator, Refused, Symbols, Values
 from .ops.sources import RANDOM
 from .writer import GraphWriter, Value, element_type, nothing, port_attributes, tensor_type
 
@@ -48,10 +51,10 @@ _CPU = torch.device("cpu")
 
 
 class Output(NamedTuple):
-    """An output of the program. With `order`, it lies so that its dimensions in this order are dense. `device` is where PyTorch has it,
-    here and in the next ones."""
+    """An output of the program, by its place among them. With `order`, it lies so that its dimensions in this order are
+    dense. `device` is where PyTorch has it, here and in the next ones."""
 
-    index: int
+    place: int
     order: tuple[int, ...] | None = None
     device: torch.device = _CPU
 
@@ -65,7 +68,7 @@ class Given(NamedTuple):
 class Constant(NamedTuple):
     """A number or None."""
 
-    value: Any
+    value: object
 
 
 class Empty(NamedTuple):
@@ -90,6 +93,11 @@ class Gradient(NamedTuple):
     device: torch.device = _CPU
 
 
+#: What stands for a result of forward, and for one of backward.
+ForwardResult = Output | Given | Empty | Constant | Saved
+BackwardResult = Gradient | Given | Empty | Constant
+
+
 @dataclass
 class BackwardPlan:
     """The plan by which a call of the backward graph becomes one of the program.
@@ -108,7 +116,7 @@ class BackwardPlan:
     saved: list[tuple[int, str | None]] = field(default_factory=list)
     values: list[tuple[int, str]] = field(default_factory=list)
     gradients: list[tuple[int, str, tuple[int, ...] | None]] = field(default_factory=list)
-    results: list = field(default_factory=list)
+    results: list[BackwardResult] = field(default_factory=list)
 
 
 @dataclass
@@ -130,7 +138,7 @@ class CapturedGraphs:
 
     text: str
     inputs: list[tuple[int, str]]
-    results: list
+    results: list[ForwardResult]
     random: bool
     backward: BackwardPlan | None
 
@@ -153,8 +161,8 @@ class Primal:
     changes: bool = False
 
 
-def capture_graphs(forward, backward, primals: list[Primal], outputs: int, symbols: Mapping[Any, Any] | None = None,
-                   ) -> CapturedGraphs | list[UnsupportedOpError]:
+def capture_graphs(forward: GraphModule, backward: GraphModule | None, primals: list[Primal], outputs: int,
+                   symbols: Symbols | None = None) -> CapturedGraphs | list[UnsupportedOpError]:
     """Translate a forward graph, and the backward graph that belongs to it or None.
 
     Parameters
@@ -171,26 +179,26 @@ def capture_graphs(forward, backward, primals: list[Primal], outputs: int, symbo
     The captured graphs, or everything that cannot be translated.
     """
     refusals: list[UnsupportedOpError] = []
-    capture = _Capture(forward, backward, primals, outputs, symbols or {}, refusals)
-    captured = capture.run()
-    return refusals or captured
+    captured = _Capture(forward, backward, primals, outputs, symbols or {}, refusals).run()
+    return refusals if captured is None else captured
 
 
 class _Capture:
 
-    def __init__(self, forward, backward, primals, outputs, symbols, refusals):
+    def __init__(self, forward: GraphModule, backward: GraphModule | None, primals: list[Primal], outputs: int,
+                 symbols: Symbols, refusals: list[UnsupportedOpError]) -> None:
         self.forward, self.backward = forward, backward
-        self.placeholders = forward.graph.find_nodes(op="placeholder")
+        self.placeholders = placeholders(forward.graph)
         self.primals = dict(zip(self.placeholders, primals, strict=True))
         self.positions = {node: i for i, node in enumerate(self.placeholders)}
-        returned = list(_output(forward).args[0])
+        returned = list(results(forward.graph))
         self.returned, self.kept = returned[:outputs], returned[outputs:]
         self.symbols, self.refusals = symbols, refusals
         self.locations: dict[str, int] = {}
-        self.random_ids: dict[torch.fx.Node, int] = {}
+        self.random_ids: dict[Node, int] = {}
         self.results: list[Port] = []
-        self.indices: dict[torch.fx.Node, int] = {}  # of nodes that are results of @forward as they are
-        self.inputs: dict[torch.fx.Node, Value] = {}
+        self.indices: dict[Node, int] = {}  # of nodes that are results of @forward as they are
+        self.inputs: dict[Node, Value] = {}
 
     def run(self) -> CapturedGraphs | None:
         writer, translator = self._function()
@@ -198,14 +206,14 @@ class _Capture:
         self._translate(translator, self.forward, env)
         if self.refusals:
             if self.backward is not None:  # names all that is in the way; values do not matter
-                self._run_backward(writer.random_id, {}, dict.fromkeys(self.forward.graph.nodes, None))
+                self._run_backward(self.backward, writer.random_id, {}, dict.fromkeys(self.forward.graph.nodes, None))
             return None
-        results = [self._return(writer, translator, env, node, i) for i, node in enumerate(self.returned)]
+        given = [self._return(writer, translator, env, node, i) for i, node in enumerate(self.returned)]
         bases = self._bases(translator)
-        results += [self._keep(translator, env, node, bases) for node in self.kept]
+        given += [self._keep(translator, env, node, bases) for node in self.kept]
         plan, text = None, ""
         if self.backward is not None:
-            plan, text, random = self._run_backward(writer.random_id, bases, env)
+            plan, text, random = self._run_backward(self.backward, writer.random_id, bases, env)
             if self.refusals:
                 return None
             writer.uses_random |= random
@@ -213,13 +221,14 @@ class _Capture:
         forward = writer.function("forward", self._ports(writer), ports)
         locations = "\n".join(f"#loc{number} = loc({at})" for at, number in self.locations.items())
         inputs = [(self.positions[node], self.primals[node].name) for node in self.inputs]
-        return CapturedGraphs(f"module {{\n{forward}\n{text}}}\n{locations}\n", inputs, results, writer.uses_random, plan)
+        return CapturedGraphs(f"module {{\n{forward}\n{text}}}\n{locations}\n", inputs, given, writer.uses_random, plan)
 
-    def _function(self):
+    def _function(self) -> tuple[GraphWriter, NodeTranslator]:
         writer = GraphWriter(self.locations, counts_steps=False)  # each call has a seed of its own
         return writer, NodeTranslator(writer, self.symbols, self.refusals)
 
-    def _translate(self, translator, graph_module, env, nodes=None):
+    def _translate(self, translator: NodeTranslator, graph_module: GraphModule, env: Values,
+                   nodes: Iterable[Node] | None = None) -> None:
         """Translates node by node, so that a random one has the same id wherever it is translated."""
         writer = translator.writer
         for node in graph_module.graph.nodes if nodes is None else nodes:
@@ -235,8 +244,8 @@ class _Capture:
 
     # --- forward --------------------------------------------------------------------
 
-    def _bind_inputs(self, translator) -> dict:
-        env = {}
+    def _bind_inputs(self, translator: NodeTranslator) -> Values:
+        env: Values = {}
         read = {node for node in self.placeholders if node.users}
         for node, primal in self.primals.items():
             value = node.meta.get("val")
@@ -255,15 +264,16 @@ class _Capture:
                 env[node] = self.inputs[node] = Value(f"%arg{len(self.inputs)}", shape, value.dtype)
         return env
 
-    def _ports(self, writer) -> list[tuple[Value, str]]:
+    def _ports(self, writer: GraphWriter) -> list[tuple[Value, str]]:
         ports = [(v, port_attributes(self.primals[n].name, self.primals[n].role)) for n, v in self.inputs.items()]
         if writer.uses_random:
             ports.append(_seed_port())
         return ports
 
-    def _return(self, writer, translator, env, node, index):
+    def _return(self, writer: GraphWriter, translator: NodeTranslator, env: Values, node: Argument,
+                index: int) -> ForwardResult:
         """Returns what the caller gets at this place."""
-        if not isinstance(node, torch.fx.Node):
+        if not isinstance(node, Node):
             return Constant(node)
         if node in self.positions:
             return Given(self.positions[node])
@@ -280,23 +290,23 @@ class _Capture:
         self.results.append(Port(value, f"out{index}", "output", order))
         return Output(len(self.results) - 1, order, node.meta["val"].device)
 
-    def _bases(self, translator) -> dict[torch.fx.Node, torch.fx.Node | None]:
+    def _bases(self, translator: NodeTranslator) -> dict[Node, Node | None]:
         """Returns for each saved node what must be kept for it: the node of a base, or None where nothing must."""
-        kept = [n for n in self.kept if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
+        kept = [n for n in self.kept if isinstance(n, Node) and isinstance(n.meta.get("val"), torch.Tensor)
                 and 0 not in translator.shape(n.meta["val"])]
         whole = {n: self._weight_behind(n) or _behind(n, _SAME_SIZE_VIEWS | _PARTIAL_VIEWS) for n in kept}
         # Parts are seen through where that keeps no more bytes than the parts.
-        parts: dict[torch.fx.Node, int] = {}
+        parts: dict[Node, int] = {}
         for node, base in whole.items():
             parts[base] = parts.get(base, 0) + _size(_behind(node, _SAME_SIZE_VIEWS))
-        bases = {}
+        bases: dict[Node, Node | None] = {}
         for node, base in whole.items():
             available = self._stays(base) or base in self.indices
             chosen = base if available or parts[base] >= _size(base) else _behind(node, _SAME_SIZE_VIEWS)
             bases[node] = None if _is_generated(chosen) else chosen
         return bases
 
-    def _weight_behind(self, node) -> torch.fx.Node | None:
+    def _weight_behind(self, node: Node) -> Node | None:
         """The parameter or buffer that the node has with another element type, if it is one.
 
         It is there until backward anyhow; a copy, as autocast makes of each weight, is made again.
@@ -304,13 +314,14 @@ class _Capture:
         source = _behind(node, _SAME_SIZE_VIEWS | _CASTS)
         return source if self._stays(source) and self.primals[source].role != "input" else None
 
-    def _stays(self, node) -> bool:
+    def _stays(self, node: Node) -> bool:
         """True for an argument that backward can read as it was: not for one that the call changes in place."""
         return node in self.primals and not self.primals[node].changes
 
-    def _keep(self, translator, env, node, bases):
+    def _keep(self, translator: NodeTranslator, env: Values, node: Argument,
+              bases: Mapping[Node, Node | None]) -> ForwardResult:
         """Returns what stands for a saved tensor among the results of the call."""
-        if not isinstance(node, torch.fx.Node):
+        if not isinstance(node, Node):
             return Constant(node)
         value = node.meta["val"]
         if node not in bases:
@@ -323,37 +334,40 @@ class _Capture:
             return Given(self.positions[base])
         if base not in self.indices:
             self.indices[base] = len(self.results)
-            self.results.append(Port(env[base], f"saved.{base.name}", "saved"))
+            self.results.append(Port(_value(env, base), f"saved.{base.name}", "saved"))
         port = self.results[self.indices[base]]
         return Output(self.indices[base], device=value.device) if port.role == "output" else Saved(port.name, value.device)
 
     # --- backward -------------------------------------------------------------------
 
-    def _is_itself(self, saved, bases) -> bool:
+    def _is_itself(self, saved: Node | None, bases: Mapping[Node, Node | None]) -> bool:
         """True for an argument of backward that is the tensor: not for one in the place of which something else was kept."""
         return saved is None or saved not in bases or bases[saved] is saved and self._stays(saved)
 
-    def _run_backward(self, random_id, bases, forward_env):
+    def _run_backward(self, backward: GraphModule, random_id: int, bases: Mapping[Node, Node | None],
+                      forward_env: Values) -> tuple[BackwardPlan | None, str, bool]:
+        """The plan of backward, its function, and whether it draws random numbers; with refusals none of these."""
         writer, translator = self._function()
         writer.random_id = random_id
-        plan, env, arguments = BackwardPlan(), {}, {}
+        plan, env = BackwardPlan(), Values()
+        arguments: dict[str, tuple[Value, str]] = {}
         # Values that are computed again may read the numbers that forward was given.
         again = {n: forward_env[n] for n in self.forward.graph.nodes if _is_number(n)}
-        by_name = {n.name: n for n in self.kept if isinstance(n, torch.fx.Node)}
-        free = {}  # outputs that no gradient belongs to yet, by type
+        by_name = {n.name: n for n in self.kept if isinstance(n, Node)}
+        free: dict[str, list[Port]] = {}  # outputs that no gradient belongs to yet, by type
         for port in self.results:
             if port.role == "output":
                 shape = port.value.shape if port.order is None else _reordered(port.value.shape, _inverse(port.order))
                 free.setdefault(tensor_type(shape, port.value.dtype), []).append(port)
 
-        def argument(name, role, value, of=""):
+        def argument(name: str, role: str, value: Value, of: str = "") -> Value:
             if name not in arguments:
                 port = Value(f"%arg{len(arguments)}", value.shape, value.dtype)
                 arguments[name] = (port, port_attributes(name, role, of))
             return arguments[name][0]
 
-        placeholders = self.backward.graph.find_nodes(op="placeholder")
-        for position, node in enumerate(placeholders):
+        given = placeholders(backward.graph)
+        for position, node in enumerate(given):
             plan.placeholders.append(node.name)
             saved = by_name.get(node.name)
             if not isinstance(node.meta.get("val"), torch.Tensor):
@@ -368,10 +382,9 @@ class _Capture:
                 elif node.users and not self.refusals:
                     # Whichever output of this type: the name only joins what comes in to what takes it.
                     of = free[tensor_type(shape, dtype)].pop(0)
-                    env[node] = argument(f"grad.{of.name}", "gradient", of.value, of.name)
+                    gradient = argument(f"grad.{of.name}", "gradient", of.value, of.name)
                     plan.gradients.append((position, of.name, of.order))
-                    if of.order is not None:
-                        env[node] = writer.transpose(env[node], _inverse(of.order))
+                    env[node] = gradient if of.order is None else writer.transpose(gradient, _inverse(of.order))
                 else:
                     env[node] = Value("%gradient", shape, dtype)
             elif self.refusals:
@@ -384,7 +397,7 @@ class _Capture:
                     plan.saved.append((position, SEED if random else None))
                 elif self._stays(base):
                     primal = self.primals[base]
-                    again[base] = argument(primal.name, primal.role, forward_env[base])
+                    again[base] = argument(primal.name, primal.role, _value(forward_env, base))
                     plan.values.append((position, primal.name))
                 else:
                     port = self.results[self.indices[base]]
@@ -392,31 +405,31 @@ class _Capture:
                     (plan.saved if port.role == "saved" else plan.values).append((position, port.name))
                 self._translate(translator, self.forward, again, [n for n in _cone(saved, base) if n not in again])
                 env[node] = again[saved]
-        self._translate(translator, self.backward, env)
+        self._translate(translator, backward, env)
         if self.refusals:
             return None, "", False
-        results = []
-        for node, primal in zip(_output(self.backward).args[0], self.primals.values()):
-            if not isinstance(node, torch.fx.Node):
-                plan.results.append(Constant(node))
-            elif node in placeholders and self._is_itself(by_name.get(node.name), bases):
-                plan.results.append(Given(placeholders.index(node)))
-            elif not isinstance(env[node], Value):
-                plan.results.append(Constant(env[node]))
-            elif env[node].is_empty:
-                plan.results.append(Empty(env[node].shape, env[node].dtype, node.meta["val"].device))
+        gradients: list[tuple[Value, str]] = []
+        for result, primal in zip(results(backward.graph), self.primals.values()):
+            if not isinstance(result, Node):
+                plan.results.append(Constant(result))
+            elif result in given and self._is_itself(by_name.get(result.name), bases):
+                plan.results.append(Given(given.index(result)))
+            elif not isinstance(value := env[result], Value):
+                plan.results.append(Constant(value))
+            elif value.is_empty:
+                plan.results.append(Empty(value.shape, value.dtype, result.meta["val"].device))
             else:
-                results.append((env[node], port_attributes(f"grad.{primal.name}", "gradient", primal.name)))
-                plan.results.append(Gradient(primal.name, node.meta["val"].device))
+                gradients.append((value, port_attributes(f"grad.{primal.name}", "gradient", primal.name)))
+                plan.results.append(Gradient(primal.name, result.meta["val"].device))
         ports = list(arguments.values()) + ([_seed_port()] if writer.uses_random else [])
-        return plan, writer.function("backward", ports, results) + "\n", writer.uses_random
+        return plan, writer.function("backward", ports, gradients) + "\n", writer.uses_random
 
 
-def _reordered(values, order):
+def _reordered(values: Sequence[int], order: Iterable[int]) -> tuple[int, ...]:
     return tuple(values[i] for i in order)
 
 
-def _inverse(order) -> list[int]:
+def _inverse(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
@@ -433,30 +446,34 @@ def _refusal(name: str, dtype: torch.dtype) -> UnsupportedOpError | None:
     return None
 
 
-def _output(graph_module) -> torch.fx.Node:
-    return graph_module.graph.find_nodes(op="output")[0]
+def _value(env: Values, node: Node) -> Value:
+    """The tensor that a node is in the program."""
+    value = env[node]
+    assert isinstance(value, Value), f"{node.name} is no tensor"
+    return value
 
 
-def _behind(node: torch.fx.Node, views: set[str]) -> torch.fx.Node:
+def _behind(node: Node, views: set[str]) -> Node:
     """The node that this one is a view of."""
     while node.op == "call_function":
         source = node.args[0] if str(node.target) in views else None
-        if source is None and node.target is operator.getitem and str(node.args[0].target) in views:
-            source = node.args[0].args[0]
+        if source is None and node.target is operator.getitem:
+            several = node_in(node.args[0])
+            source = several.args[0] if str(several.target) in views else None
         if source is None:
             break
-        node = source
+        node = node_in(source)
     return node
 
 
-def _is_number(node: torch.fx.Node) -> bool:
+def _is_number(node: Node) -> bool:
     """True for what a call knows before it runs, sizes above all: no tensor needs to be there to compute it."""
     return isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _is_generated(node: torch.fx.Node) -> bool:
+def _is_generated(node: Node) -> bool:
     """True if the node depends on no tensor that is given, and is cheap to compute again."""
-    pending, seen = [node], set()
+    pending, seen = [node], set[Node]()
     while pending:
         one = pending.pop()
         if _is_number(one):
@@ -469,11 +486,11 @@ def _is_generated(node: torch.fx.Node) -> bool:
     return True
 
 
-def _cone(node: torch.fx.Node, base: torch.fx.Node | None) -> list[torch.fx.Node]:
+def _cone(node: Node, base: Node | None) -> list[Node]:
     """The nodes from `base`, without it, to `node`, in order; without those of numbers."""
-    found: dict[torch.fx.Node, None] = {}
+    found: dict[Node, None] = {}
 
-    def visit(one):
+    def visit(one: Node) -> None:
         if one is base or one in found or _is_number(one):
             return
         for source in one.all_input_nodes:
@@ -484,7 +501,7 @@ def _cone(node: torch.fx.Node, base: torch.fx.Node | None) -> list[torch.fx.Node
     return list(found)
 
 
-def _size(node: torch.fx.Node) -> int:
+def _size(node: Node) -> int:
     """Elements, with hints for symbolic sizes: for comparing only."""
     total = 1
     for extent in node.meta["val"].shape:
@@ -492,7 +509,7 @@ def _size(node: torch.fx.Node) -> int:
     return total
 
 
-def _order(value: torch.Tensor, translator) -> tuple[int, ...] | None:
+def _order(value: torch.Tensor, translator: NodeTranslator) -> tuple[int, ...] | None:
     """Dimensions from the outermost to the innermost in memory, if PyTorch would lay this result out
     otherwise than row-major: views that a caller makes of it depend on that."""
     shape, strides = translator.shape(value), [translator.number(s) for s in value.stride()]

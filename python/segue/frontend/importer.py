@@ -20,22 +20,25 @@ import logging
 import os
 import traceback
 import warnings
-from typing import Any, Callable, Iterator
+from typing import Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 import torch
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
 from .autocast import Around, place_of
-from .nodes import TORCH, NodeTranslator
+from .fx import Operator, attribute, node_in, placeholders, submodule, target_of
+from .nodes import TORCH, NodeTranslator, Values
 from .parts import tracing, without_cudnn
-from .signature import Argument, Captured, Constant, Result, Structure, flatten_call
+from .signature import Argument, Captured, Constant, FlatCall, Result, Structure, flatten_call
 from .writer import GraphWriter, Value, element_type, port_attributes
 
 
-def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = None,
-            look: Callable[[Any], None] | None = None, overwritten: int = 0) -> Captured:
+def capture(module: torch.nn.Module, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None,
+            look: Callable[[ExportedProgram], None] | None = None, overwritten: int = 0) -> Captured:
     """Translate a module, called with these example arguments, to the `segue` dialect.
 
     Parameters
@@ -58,26 +61,26 @@ def capture(module: torch.nn.Module, args: tuple = (), kwargs: dict | None = Non
     ExportError
         When `torch.export` fails; its error is chained.
     """
-    leaves, names, in_spec, signature, args, kwargs = flatten_call(module.forward, tuple(args), dict(kwargs or {}))
-    for leaf, name in zip(leaves, names):
+    call = flatten_call(module.forward, tuple(args), dict(kwargs or {}))
+    for leaf, name in zip(call.leaves, call.names):
         if isinstance(leaf, torch.Tensor):
             _check_tensor(leaf, f"input {name!r}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         _check_tensor(tensor, f"{name!r} of the module")
-    program = exported(module, args, kwargs)
+    program = exported(module, call.args, call.kwargs)
     if look is not None:
         look(program)
-    return _Importer(module, program, leaves, names, overwritten).run(in_spec, signature)
+    return _Importer(module, program, call, overwritten).run()
 
 
-def _check_tensor(tensor: torch.Tensor, what: str):
+def _check_tensor(tensor: torch.Tensor, what: str) -> None:
     try:
         element_type(tensor.dtype)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{what}: {error}") from None
 
 
-def exported(module, args, kwargs):
+def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> ExportedProgram:
     """What `torch.export` makes of a call: operators of any kind, of which none writes to a tensor. Raises ExportError."""
     # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
@@ -135,16 +138,16 @@ def _line_of(error: BaseException) -> str:
     return ""
 
 
-def _detach_regions(graph_module) -> None:
+def _detach_regions(graph_module: GraphModule) -> None:
     """Says of each result of a region without gradients that none flow through it: decompositions dissolve regions."""
-    for part in [m for m in graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
+    for part in [m for m in graph_module.modules() if isinstance(m, GraphModule)]:
         for node in part.graph.nodes:
             if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
-                _detach_results(getattr(part, node.args[1].target))
+                _detach_results(submodule(part, str(node_in(node.args[1]).target)))
 
 
-def _detach_results(region) -> None:
-    output = region.graph.find_nodes(op="output")[0]
+def _detach_results(region: GraphModule) -> None:
+    output = region.graph.output_node()
     for value in output.all_input_nodes:
         with region.graph.inserting_after(value):
             detached = region.graph.call_function(torch.ops.aten.detach.default, (value,))
@@ -154,14 +157,14 @@ def _detach_results(region) -> None:
 
 
 @contextlib.contextmanager
-def _without_hooks(module):
+def _without_hooks(module: torch.nn.Module) -> Iterator[None]:
     """Refuses hooks on gradients: the exporter would lose them, and their gradients be others in silence."""
     for name, part in module.named_modules():
         if part is not module and (part._backward_hooks or part._backward_pre_hooks):
             raise _hook_error(f"module {name!r} has a backward hook", f"module {name!r}", "")
     kept = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
 
-    def refuse(tensor, *_, **__):
+    def refuse(tensor: torch.Tensor, *_: object, **__: object) -> NoReturn:
         own = [f for f in traceback.extract_stack() if not f.filename.startswith(TORCH)][-2:-1]
         where = f"{own[0].filename}:{own[0].lineno}" if own else "an unknown line"
         raise _hook_error(f"a tensor of shape {list(tensor.shape)} is given a gradient hook at {where}", "register_hook", where)
@@ -181,71 +184,71 @@ def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
         "and on what goes into a compiled module and comes out of it, run as in PyTorch", report={"op": op, "module": "", "source": where})
 
 
-def _operators(graph_module):
+def _operators(graph_module: GraphModule) -> Iterator[Operator]:
     for part in graph_module.modules():
-        if isinstance(part, torch.fx.GraphModule):
+        if isinstance(part, GraphModule):
             yield from (n.target for n in part.graph.nodes if isinstance(n.target, torch._ops.OpOverload))
 
 
-def _mutates(graph_module) -> bool:
+def _mutates(graph_module: GraphModule) -> bool:
     return any(op._schema.is_mutable for op in _operators(graph_module))
 
 
 class _Importer:
 
-    def __init__(self, module, program, leaves, names, overwritten=0):
-        self.module, self.program, self.overwritten = module, program, overwritten
-        self.leaves, self.names = leaves, names
+    def __init__(self, module: torch.nn.Module, program: ExportedProgram, call: FlatCall, overwritten: int = 0):
+        self.module, self.program, self.call, self.overwritten = module, program, call, overwritten
         self.writer = GraphWriter()
         self.arguments: list[Argument] = []
         self.ports: list[tuple[Value, str]] = []  # of the arguments: value and attributes
         self.values: dict[str, Value] = {}  # of the arguments, by their name in the program
-        self.env: dict[torch.fx.Node, Any] = {}  # of nodes
+        self.env: Values = {}
 
-    def run(self, in_spec, signature) -> Captured:
+    def run(self) -> Captured:
         self._bind_placeholders()
-        place = place_of(t for t in (*self.module.parameters(), *self.module.buffers(), *self.leaves) if isinstance(t, torch.Tensor))
+        leaves, names = self.call.leaves, self.call.names
+        given = (*self.module.parameters(), *self.module.buffers(), *leaves)
+        place = place_of(t for t in given if isinstance(t, torch.Tensor))
         NodeTranslator(self.writer, autocast=Around.now(), place=place, takes_apart=True).translate(self.program.graph_module, self.env)
         results, result_leaves, returned = self._results()
         if self.writer.uses_random:
             for name in ("seed", "step"):
                 self._add_argument(name, "hyper", (), torch.int64, f"%{name}")
-        constants = [leaf if isinstance(leaf, torch.Tensor) else None for leaf in self.leaves]
-        structure = Structure(
-            in_spec, [n if c is not None else Constant(n, l) for n, c, l in zip(self.names, constants, self.leaves)],
-            self.program.call_spec.out_spec, result_leaves, signature)
+        inputs = [n if isinstance(leaf, torch.Tensor) else Constant(n, leaf) for n, leaf in zip(names, leaves)]
+        structure = Structure(self.call.spec, inputs, self._out_spec(), result_leaves, self.call.signature)
         return Captured(self._text(results, returned), self.arguments, results, structure,
                         any(value.differentiable for value in returned))
 
     # --- arguments ------------------------------------------------------------------
 
-    def _bind_placeholders(self):
-        nodes = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
-        tensors = iter(zip(self.names, self.leaves))
+    def _bind_placeholders(self) -> None:
+        nodes = {n.name: n for n in placeholders(self.program.graph)}
+        tensors = iter(zip(self.call.names, self.call.leaves))
         for spec in self.program.graph_signature.input_specs:
             node = nodes[spec.arg.name]
             if spec.kind is InputKind.USER_INPUT:
                 name, leaf = next(tensors)
                 if isinstance(spec.arg, TensorArgument):
                     self._check_static(node, name)
+                    assert isinstance(leaf, torch.Tensor), f"{name} is exported as a tensor"
                     self.env[node] = self._add_argument(name, "input", leaf.shape, leaf.dtype)
                 else:
                     self.env[node] = leaf
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 if node.users:
-                    self.env[node] = self._add_weight(spec.target)
+                    self.env[node] = self._add_weight(target_of(spec))
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 if node.users:
-                    self.env[node] = self.writer.constant_tensor(self.program.constants[spec.target])
+                    self.env[node] = self.writer.constant_tensor(self.program.constants[target_of(spec)])
             else:
                 raise InvalidArgumentError(f"the module has an input of kind {spec.kind.name}, which Segue lacks")
 
-    def _check_static(self, node, name):
+    def _check_static(self, node: Node, name: str) -> None:
         if any(isinstance(d, torch.SymInt) for d in node.meta["val"].shape):
             raise InvalidArgumentError(f"input {name!r} has a dynamic shape; Segue compiles one variant per static shape")
 
     def _add_weight(self, target: str) -> Value:
-        tensor = _attribute(self.module, target)
+        tensor = attribute(self.module, target)
         names = tuple(n for n, t in _named_weights(self.module) if t is tensor)
         name = names[0] if names else target
         if name not in self.values:
@@ -253,7 +256,8 @@ class _Importer:
             self._add_argument(name, "parameter" if trained else "frozen", tensor.shape, tensor.dtype, names=names)
         return self.values[name]
 
-    def _add_argument(self, name, role, shape, dtype, ssa=None, names=()) -> Value:
+    def _add_argument(self, name: str, role: str, shape: Iterable[int], dtype: torch.dtype, ssa: str | None = None,
+                      names: Iterable[str] = ()) -> Value:
         if name in self.values:
             raise InvalidArgumentError(f"input {name!r} has the name of a {role} of the module; rename one of them")
         shape = tuple(shape)
@@ -266,7 +270,13 @@ class _Importer:
 
     # --- results ----------------------------------------------------------------------------
 
-    def _results(self):
+    def _out_spec(self) -> pytree.TreeSpec:
+        spec: pytree.TreeSpec | None = self.program.call_spec.out_spec
+        assert spec is not None, "torch.export says what a call gives"
+        return spec
+
+    def _results(self) -> tuple[list[Result], list[int | Constant], list[Value]]:
+        """The results of the program, what the caller gets in terms of them, and their values."""
         self.writer.block = self.writer.location = None
         by_name = {n.name: self.env.get(n) for n in self.program.graph.nodes}
         specs = self.program.graph_signature.output_specs
@@ -276,8 +286,10 @@ class _Importer:
                     f"the module changes {spec.target!r} in place ({spec.kind.name}); Segue programs change no buffer: "
                     "return the new value instead, or call module.eval()")
         values = [None if isinstance(s.arg, ConstantArgument) else by_name[s.arg.name] for s in specs]
-        names = _result_names(self.program.call_spec.out_spec, values)
-        results, leaves, returned = [], [], []
+        names = _result_names(self._out_spec(), values)
+        results: list[Result] = []
+        leaves: list[int | Constant] = []
+        returned: list[Value] = []
         for spec, value, name in zip(specs, values, names):
             if isinstance(value, Value):
                 leaves.append(len(results))
@@ -289,7 +301,7 @@ class _Importer:
             raise InvalidArgumentError("the module returns no tensor")
         return results, leaves, returned
 
-    def _text(self, results, returned) -> str:
+    def _text(self, results: Sequence[Result], returned: Sequence[Value]) -> str:
         ports = [(v, port_attributes(r.name, "output")) for r, v in zip(results, returned)]
         if self.overwritten:
             inputs = [(i, a) for i, a in enumerate(self.arguments) if a.role == "input"][-self.overwritten :]
@@ -302,7 +314,7 @@ class _Importer:
         return f"module {{\n{self.writer.function('forward', self.ports, ports)}\n}}\n{self.writer.location_definitions()}\n"
 
 
-def _result_names(out_spec, values) -> list[str]:
+def _result_names(out_spec: pytree.TreeSpec, values: Sequence[object]) -> list[str]:
     """Keys of a dictionary; "loss" for the only float scalar; otherwise out0, out1, ..."""
     stand_in = pytree.tree_unflatten(list(range(len(values))), out_spec)
     pairs, _ = pytree.tree_flatten_with_path(stand_in)
@@ -317,12 +329,6 @@ def _result_names(out_spec, values) -> list[str]:
     return names
 
 
-def _named_weights(module):
+def _named_weights(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
-
-
-def _attribute(module, path: str):
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module

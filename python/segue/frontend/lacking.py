@@ -24,7 +24,7 @@ _OF_VALUES = "the shape of its result depends on values, and a program has none 
 _TO_PYTHON = "it gives a value to Python, which no program returns to in the midst"
 
 
-def reason(target) -> str:
+def reason(target: object) -> str:
     """Why PyTorch runs this operator, or an empty text where it has just no lowering yet."""
     if not isinstance(target, torch._ops.OpOverload):
         return ""

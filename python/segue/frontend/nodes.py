@@ -17,21 +17,29 @@ from __future__ import annotations
 import operator
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence, cast, overload
 
 import torch
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedOpError
 from . import lacking, ops
 from .autocast import Around, Autocast
-from .ops.table import NodeBuilder, Unsupported
+from .fx import attribute, autocast_of, placeholders, submodule
+from .ops.table import Lowered, NodeBuilder, Unsupported
 from .parts import Operand, parts_of
 from .writer import ELEMENT_TYPES, GraphWriter, Value, tensor_type
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+#: What the nodes of a graph are in the program: a `Value` for a tensor, a list of them for several tensors, and what it
+#: is in Python for anything else.
+Values = dict[Node, object]
+#: The numbers that stand for the symbols of symbolic shapes.
+Symbols = Mapping[object, object]
 
 # Checks that hold by construction once shapes are static.
 _IGNORED = {
@@ -58,16 +66,17 @@ class NodeTranslator:
         Operators without a lowering are written in terms of others, where PyTorch or Segue knows how.
     """
 
-    def __init__(self, writer: GraphWriter, symbols: Mapping[Any, Any] | None = None, refusals: list | None = None,
-                 autocast: Around = Around(), place: str = "cpu", takes_apart: bool = False):
+    def __init__(self, writer: GraphWriter, symbols: Symbols | None = None,
+                 refusals: list[UnsupportedOpError] | None = None, autocast: Around = Around(), place: str = "cpu",
+                 takes_apart: bool = False) -> None:
         self.writer = writer
         self.takes_apart = takes_apart
-        self._whole: torch.fx.Node | None = None  # the node of which parts are being translated
+        self._whole: Node | None = None  # the node of which parts are being translated
         self.autocast = Autocast(writer, autocast, place)
         self.symbols = symbols or {}
         self.refusals = refusals
 
-    def translate(self, graph_module, env: dict, nodes=None) -> Any:
+    def translate(self, graph_module: GraphModule, env: Values, nodes: Iterable[Node] | None = None) -> object:
         """Translates `nodes` (default: all) of a graph; `env` has the values of its placeholders, and gets the others.
 
         Returns what the output node gives, if it is among the nodes.
@@ -75,30 +84,37 @@ class NodeTranslator:
         for node in graph_module.graph.nodes if nodes is None else nodes:
             if node.op == "call_function":
                 env[node] = self._guarded(graph_module, node, env)
-            elif node.op == "get_attr" and isinstance(found := _attribute(graph_module, node.target), torch.Tensor):
+            elif node.op == "get_attr" and isinstance(found := attribute(graph_module, str(node.target)), torch.Tensor):
                 env[node] = self.writer.constant_tensor(found)
             elif node.op == "output":
-                return pytree.tree_map_only(torch.fx.Node, lambda n: env.get(n), node.args[0])
+                return pytree.tree_map_only(Node, lambda n: env.get(n), node.args[0])
         return None
 
-    def number(self, x: Any) -> Any:
+    @overload
+    def number(self, x: int) -> int: ...
+
+    @overload
+    def number(self, x: object) -> object: ...
+
+    def number(self, x: object) -> object:
         """A symbolic number as the one of this call; others as they are."""
         if not isinstance(x, _NUMBERS):
             return x
         value = x.node.expr.xreplace(self.symbols)
         if getattr(value, "free_symbols", None):  # numbers have none
             raise UnsupportedOpError(f"the size {x.node.expr} depends on values", report={"op": "size"})
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(x)](value)
+        kinds: dict[type, Callable[[Any], object]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+        return kinds[type(x)](value)
 
     def shape(self, x: torch.Tensor) -> tuple[int, ...]:
         return tuple(self.number(d) for d in x.shape)
 
-    def _expected(self, x: Any) -> Any:
+    def _expected(self, x: object) -> object:
         if isinstance(x, torch.Tensor) and any(isinstance(d, torch.SymInt) for d in x.shape):
             return torch.empty(self.shape(x), dtype=x.dtype, device="meta")
         return x
 
-    def _guarded(self, graph_module, node, env):
+    def _guarded(self, graph_module: GraphModule, node: Node, env: Values) -> object:
         if self.refusals is None:
             return self._run_node(graph_module, node, env)
         if any(env.get(n) is Refused for n in node.all_input_nodes):
@@ -111,15 +127,15 @@ class NodeTranslator:
             self.refusals.append(unsupported(node, f"{type(error).__name__}: {error}"))
         return pytree.tree_map(self._stand_in, node.meta.get("val"))
 
-    def _stand_in(self, x):
+    def _stand_in(self, x: object) -> "Value | type[Refused]":
         """Returns a value in the place of what was refused, so that what reads it is tried as well."""
         if isinstance(x, torch.Tensor) and x.dtype in ELEMENT_TYPES:
             return Value("%refused", self.shape(x), x.dtype)
         return Refused
 
-    def _run_node(self, graph_module, node, env):
+    def _run_node(self, graph_module: GraphModule, node: Node, env: Values) -> object:
         target = str(node.target)
-        read = lambda tree: pytree.tree_map_only(torch.fx.Node, lambda n: env[n], tree)  # noqa: E731
+        read: Callable[[Any], Any] = lambda tree: pytree.tree_map_only(Node, lambda n: env[n], tree)  # noqa: E731
         expected = node.meta.get("val")
         if node.target is operator.getitem:
             return read(node.args[0])[node.args[1]]
@@ -132,7 +148,7 @@ class NodeTranslator:
                 raise unsupported(node, "it makes a Python number of what a tensor holds (.item(), float(), int(), .tolist()), and a program is "
                                         "compiled before it holds anything; keep it a tensor") from None
         if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
-            return self._run_wrapped(graph_module, node, env, read)
+            return self._run_wrapped(graph_module, node, read)
         self._move_to(node)
         lowering = ops.OPS.get(target)
         if lowering is None and not self.takes_apart:
@@ -140,15 +156,16 @@ class NodeTranslator:
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves(expected)):
             raise self._unsupported(node, lacking.reason(operator_of(node)) or lacking.COMPLEX)
         try:
-            results = [self._expected(x) for x in (expected if isinstance(expected, (list, tuple)) else [expected])]
+            several = expected if isinstance(expected, (list, tuple)) else [expected]
+            results = cast(list[torch.Tensor], [self._expected(x) for x in several])
         except UnsupportedOpError:
             raise self._unsupported(node, "how many elements it gives depends on values of a tensor (a mask as an index, nonzero, unique), and the shapes "
                                           "of a program are fixed; use torch.where, or multiply by the mask") from None
-        used = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
-        first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        used = {cast(int, user.args[1]) for user in node.users if user.target is operator.getitem and user.users}
+        first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
         layout = None
         if isinstance(first, torch.Tensor):
-            layout = ([self.number(s) for s in first.stride()], self.number(first.storage_offset()))
+            layout = ([self.number(s) for s in first.stride()], self.number(cast(int, first.storage_offset())))
         builder = NodeBuilder(self.writer, results, used, layout)
         args, kwargs = self.autocast.operands(node.target, read(node.args), read(node.kwargs))
         self.writer.cast_to.clear()
@@ -175,11 +192,12 @@ class NodeTranslator:
             raise self._unsupported(node, f"{how} fails with {type(error).__name__}: {error}") from error
         return answer
 
-    def _run_parts(self, node, env, args, kwargs, used):
+    def _run_parts(self, node: Node, env: Values, args: Sequence[object], kwargs: Mapping[str, object],
+                   used: set[int]) -> Lowered:
         """Translates what an operator without a lowering is in terms of others, in its place."""
         read = [(env[n], n.meta.get("val")) for n in node.all_input_nodes]
         strides = {v.name: tuple(map(self.number, x.stride())) for v, x in read if isinstance(v, Value) and isinstance(x, torch.Tensor)}
-        values = []
+        values: list[Value] = []
 
         def operand(value: Value) -> Operand:
             values.append(value)
@@ -191,51 +209,51 @@ class NodeTranslator:
             raise self._without_lowering(node)
         around, self._whole = self._whole, self._whole or node
         try:
-            given = dict(zip(parts.graph.find_nodes(op="placeholder"), values))
+            given: Values = dict(zip(placeholders(parts.graph), values))
             answer = self.translate(parts, given)
-            return list(answer) if isinstance(answer, tuple) else answer
+            return list(answer) if isinstance(answer, tuple) else cast(Lowered, answer)
         finally:
             self._whole = around
 
-    def _without_lowering(self, node):
+    def _without_lowering(self, node: Node) -> UnsupportedOpError:
         why = lacking.reason(operator_of(node))
         return self._unsupported(node, f"it has no lowering: {why}" if why else "it has no lowering")
 
-    def _unsupported(self, node, reason: str) -> UnsupportedOpError:
+    def _unsupported(self, node: Node, reason: str) -> UnsupportedOpError:
         return unsupported(node, reason, self._whole)
 
-    def _check_digits(self, args, results):
+    def _check_digits(self, args: Sequence[object], results: Sequence[object]) -> None:
         """Whoever computes in float64 wants its digits: a lowering that goes through f32 would lose them in silence."""
         types = {x.dtype for x in results if isinstance(x, torch.Tensor)}
         given = {v.dtype for v in pytree.tree_leaves(args) if isinstance(v, Value)}
         if torch.float64 in types | given and self.writer.cast_to - types - {torch.float64}:
             raise Unsupported("float64, which its lowering would compute in float32")
 
-    def _run_on_rows(self, lowering, builder, args, kwargs):
+    def _run_on_rows(self, lowering: Callable[..., Lowered], builder: NodeBuilder, args: Sequence[object],
+                     kwargs: Mapping[str, object]) -> Lowered:
         """A scalar has the dimension 0 in PyTorch: the lowering is given rows of one element in the place of scalars."""
         as_row = lambda v: builder.reshape(v, (1,)) if v.rank == 0 else v  # noqa: E731
         args, kwargs = pytree.tree_map_only(Value, as_row, (tuple(args), dict(kwargs)))
         answer = lowering(builder, *args, **kwargs)
         values = answer if isinstance(answer, list) else [answer]
-        values = [None if v is None else builder.reshape(v, tuple(r.shape)) for v, r in zip(values, builder.results)]
-        return values if isinstance(answer, list) else values[0]
+        shaped = [None if v is None else builder.reshape(v, tuple(r.shape)) for v, r in zip(values, builder.results)]
+        return shaped if isinstance(answer, list) else cast(Value, shaped[0])
 
-    def _run_wrapped(self, graph_module, node, env, read):
+    def _run_wrapped(self, graph_module: GraphModule, node: Node, read: Callable[[Any], Any]) -> object:
         """A region under no_grad or autocast is translated in place."""
-        submodules = [a for a in node.args if isinstance(a, torch.fx.Node) and a.op == "get_attr"]
-        inner = getattr(graph_module, submodules[0].target)
-        operands = [read(a) for a in node.args[node.args.index(submodules[0]) + 1 :]]
-        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        regions = [a for a in node.args if isinstance(a, Node) and a.op == "get_attr"]
+        inner = submodule(graph_module, str(regions[0].target))
+        operands = [read(a) for a in node.args[node.args.index(regions[0]) + 1 :]]
         around = self.autocast
         if str(node.target) == "wrap_with_autocast":
-            self.autocast = Autocast(self.writer, around.around.within(*node.args[:3]), around.place)
-        answer = self.translate(inner, dict(zip(placeholders, operands)))
+            self.autocast = Autocast(self.writer, around.around.within(*autocast_of(node)), around.place)
+        answer = self.translate(inner, dict(zip(placeholders(inner.graph), operands)))
         self.autocast = around
         if str(node.target) == "wrap_with_set_grad_enabled" and node.args[0] is False:
             answer = pytree.tree_map_only(Value, self.writer.detach, answer)
         return answer
 
-    def _move_to(self, node):
+    def _move_to(self, node: Node) -> None:
         node = self._whole or node
         path, source = module_path(node), source_of(node)
         self.writer.block = _block(path)
@@ -243,7 +261,7 @@ class NodeTranslator:
         self.writer.move_to(file, line, path)
 
 
-def _counts_dims_of_a_scalar(target, args) -> bool:
+def _counts_dims_of_a_scalar(target: object, args: Sequence[object]) -> bool:
     """True for an operator along a dimension whose first operand has none."""
     if not (args and isinstance(args[0], Value) and args[0].rank == 0 and isinstance(target, torch._ops.OpOverload)):
         return False
@@ -251,7 +269,7 @@ def _counts_dims_of_a_scalar(target, args) -> bool:
         return False  # their dimension is one of the result
     schema = [(a.name, str(a.type)) for a in target._schema.arguments]
     return any(name in ("dim", "dim0") and kind in ("int", "Optional[int]") or
-               name == "dims" and kind == "List[int]" and place < len(args) and len(args[place]) > 0
+               name == "dims" and kind == "List[int]" and place < len(args) and args[place]
                for place, (name, kind) in enumerate(schema))
 
 
@@ -259,7 +277,7 @@ class Refused:
     """Stands for the value of a node that was not translated."""
 
 
-def unsupported(node, reason: str, whole=None) -> UnsupportedOpError:
+def unsupported(node: Node, reason: str, whole: Node | None = None) -> UnsupportedOpError:
     """The error for an operator that cannot be translated; `whole` is the node that it is a part of, if it is one."""
     path, source = module_path(whole or node), source_of(whole or node)
     where = f"{source[0]}:{source[1]}" if source else "an unknown line"
@@ -271,12 +289,12 @@ def unsupported(node, reason: str, whole=None) -> UnsupportedOpError:
     return error
 
 
-def operator_of(node):
+def operator_of(node: Node) -> object:
     """What a node calls; of one that keeps its order among effects, as checks have, what it wraps."""
     return node.args[1] if str(node.target) == "with_effects" else node.target
 
 
-def module_path(node) -> str:
+def module_path(node: Node) -> str:
     """Path of the module that the node comes from, as in `named_modules`; of the forward's node for one of backward."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     path = next(reversed(stack.values()))[0] if stack else ""
@@ -285,7 +303,7 @@ def module_path(node) -> str:
     return re.sub(r"_modules\['([^']*)'\]", r"\1", path)
 
 
-def source_of(node) -> tuple[str, int] | None:
+def source_of(node: Node) -> tuple[str, int] | None:
     """File and line of the innermost frame outside of PyTorch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [f for f in frames if not f[0].startswith(TORCH)]
@@ -300,9 +318,3 @@ def _block(path: str) -> str | None:
         if part.isdigit():
             return ".".join(parts[: i + 1])
     return None
-
-
-def _attribute(module, path: str):
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module

@@ -21,14 +21,17 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError, UnsupportedOpError
-from .nodes import module_path, source_of
+from .fx import Operator, attribute, node_in, placeholders, results, target_of
+from .nodes import Values, module_path, source_of
 
 #: Results agree to this part of their largest element.
 _TOLERANCE = 1e-8
@@ -57,17 +60,18 @@ class Padding:
     """
 
     length: int
-    fills: dict[str, Any]
+    fills: dict[str, object]
     cuts: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def cut(self, number: int, result, length: int):
+    def cut(self, number: int, result: torch.Tensor, length: int) -> torch.Tensor:
         """What a call of this length gets of a result."""
         for dim in self.cuts.get(number, ()):
             result = result.narrow(dim, 0, result.shape[dim] - (self.length - length))
         return result
 
 
-def fills_of(program, names: list[str], padded: Mapping[str, torch.Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
+def fills_of(program: ExportedProgram, names: list[str], padded: Mapping[str, torch.Tensor],
+             given: Mapping[str, object]) -> dict[str, object]:
     """What each of the inputs `padded` is padded with, by name.
 
     A target of a loss with the index that the loss ignores, all others with zeros: masks with what hides, tokens with one
@@ -81,15 +85,16 @@ def fills_of(program, names: list[str], padded: Mapping[str, torch.Tensor], give
             continue
         ignored = node.args[place] if len(node.args) > place else node.kwargs.get("ignore_index", -100)
         source = node.args[1]
-        while isinstance(source, torch.fx.Node) and str(source.target) in _MOVES:
+        while isinstance(source, Node) and str(source.target) in _MOVES:
             source = source.args[0]
         name = by_node.get(getattr(source, "name", ""))
-        if name in padded and name not in given and not padded[name].is_floating_point():
+        if name is not None and name in padded and name not in given and not padded[name].is_floating_point():
             fills[name] = ignored
     return fills
 
 
-def show_exact(module, short, long, names: list[str], short_leaves: list, long_leaves: list, longer: int,
+def show_exact(module: torch.nn.Module, short: ExportedProgram, long: ExportedProgram, names: list[str],
+               short_leaves: Sequence[object], long_leaves: Sequence[object], longer: int,
                what: str) -> dict[int, tuple[int, ...]]:
     """Raises UnsupportedOpError where a result of the module depends on padding; else the dimensions of results to cut.
 
@@ -121,7 +126,7 @@ def show_exact(module, short, long, names: list[str], short_leaves: list, long_l
     return cuts
 
 
-def _refusal(node, what: str) -> UnsupportedOpError:
+def _refusal(node: Node, what: str) -> UnsupportedOpError:
     path, source = module_path(node), source_of(node)
     where = f"{source[0]}:{source[1]}" if source else "an unknown line"
     error = UnsupportedOpError(
@@ -135,26 +140,26 @@ def _refusal(node, what: str) -> UnsupportedOpError:
 class _Run:
     """One of the two graphs, node by node in double precision."""
 
-    def __init__(self, module, program, leaves: list, drawn: bool):
+    def __init__(self, module: torch.nn.Module, program: ExportedProgram, leaves: Sequence[object], drawn: bool):
         self._module, self.program, self._drawn = module, program, drawn
         self.graph_module = program.graph_module
         self.nodes = list(program.graph.nodes)
-        self.env: dict = {}
-        self._weights: dict = {}
+        self.env: Values = {}
+        self._weights: dict[Node, InputSpec] = {}
         given = iter(leaves)
-        by_name = {n.name: n for n in self.nodes if n.op == "placeholder"}
+        by_name = {n.name: n for n in placeholders(program.graph)}
         for spec in program.graph_signature.input_specs:
             node = by_name[spec.arg.name]
             if spec.kind is InputKind.USER_INPUT:
                 leaf = next(given)
                 self.env[node] = _double(leaf) if isinstance(leaf, torch.Tensor) else leaf
             elif spec.kind is InputKind.CONSTANT_TENSOR:
-                self.env[node] = _double(program.constants[spec.target])
+                self.env[node] = _double(program.constants[target_of(spec)])
             else:
                 self._weights[node] = spec
         self._readers = {n: len(n.users) for n in self.nodes}
 
-    def step(self, node) -> Any:
+    def step(self, node: Node) -> object:
         """The value of the next node."""
         if node.op == "placeholder":
             if node in self._weights:
@@ -165,65 +170,72 @@ class _Run:
             self.env[node] = self._compute(self.graph_module, node, self.env)
         return self.env[node]
 
-    def forget(self, node) -> None:
+    def forget(self, node: Node) -> None:
         """Frees what nobody reads any more."""
         for source in node.all_input_nodes:
             self._readers[source] -= 1
             if not self._readers[source] and source.op != "output":
                 self.env.pop(source, None)
 
-    def _weight(self, spec) -> torch.Tensor:
-        tensor = self._module.get_parameter(spec.target) if spec.kind is InputKind.PARAMETER else _attribute(self._module, spec.target)
-        if spec.kind is not InputKind.PARAMETER or not self._drawn or not tensor.is_floating_point():
+    def _weight(self, spec: InputSpec) -> torch.Tensor:
+        target = target_of(spec)
+        is_parameter = spec.kind is InputKind.PARAMETER
+        tensor = self._module.get_parameter(target) if is_parameter else attribute(self._module, target)
+        if not is_parameter or not self._drawn or not tensor.is_floating_point():
             return _double(tensor)
-        draw = torch.Generator().manual_seed(sum(map(ord, spec.target)))
+        draw = torch.Generator().manual_seed(sum(map(ord, target)))
         values = torch.randn(tensor.shape, generator=draw, dtype=torch.float64)
         return values / math.sqrt(tensor.shape[-1]) if tensor.dim() > 1 else 1 + values / 4
 
-    def _compute(self, graph_module, node, env) -> Any:
-        read = lambda tree: pytree.tree_map_only(torch.fx.Node, env.__getitem__, tree)  # noqa: E731
+    def _compute(self, graph_module: GraphModule, node: Node, env: Values) -> object:
+        read: Callable[[Any], Any] = lambda tree: pytree.tree_map_only(Node, env.__getitem__, tree)  # noqa: E731
         if node.op == "get_attr":
-            found = _attribute(graph_module, node.target)
+            found = attribute(graph_module, str(node.target))
             return _double(found) if isinstance(found, torch.Tensor) else found
         args, kwargs = read(node.args), read(dict(node.kwargs))
         if node.target is operator.getitem:
             return args[0][args[1]]
-        inner = next((a for a in args if isinstance(a, torch.fx.GraphModule)), None)
+        inner = next((a for a in args if isinstance(a, GraphModule)), None)
         if inner is not None:  # a region under no_grad or autocast
             return self._region(inner, args[args.index(inner) + 1 :])
         name = str(node.target)
         if "_assert" in name or "sym_constrain" in name:
             return None
         if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
-            return _without_chance(node, args, kwargs)
+            return _without_chance(node, node.target, args, kwargs)
         args, kwargs = pytree.tree_map_only(torch.dtype, _wide, (args, kwargs))
+        assert callable(node.target), f"{node.name} calls a method"
         return node.target(*args, **kwargs)
 
-    def _region(self, graph_module, operands) -> Any:
-        env = dict(zip(graph_module.graph.find_nodes(op="placeholder"), operands))
+    def _region(self, graph_module: GraphModule, operands: Sequence[object]) -> object:
+        env = dict(zip(placeholders(graph_module.graph), operands))
         for node in graph_module.graph.nodes:
             if node.op == "output":
-                return pytree.tree_map_only(torch.fx.Node, env.__getitem__, node.args[0])
+                return pytree.tree_map_only(Node, env.__getitem__, node.args[0])
             if node.op != "placeholder":
                 env[node] = self._compute(graph_module, node, env)
+        return None
 
 
-def _without_chance(node, args, kwargs) -> Any:
+def _without_chance(node: Node, operator: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Dropout drops nothing, and what is drawn is one number: draws of other lengths are others anyway."""
-    name = str(node.target)
+    name = str(operator)
     if "attention" in name:
         kwargs = {**kwargs, "dropout_p": 0.0} if "dropout_p" in kwargs else kwargs
-        return node.target(*args[:4], *(0.0 for _ in args[4:5]), *args[5:], **kwargs)
+        return operator(*args[:4], *(0.0 for _ in args[4:5]), *args[5:], **kwargs)
     if "dropout" in name:
-        return (args[0], torch.ones_like(args[0], dtype=torch.bool)) if isinstance(node.meta["val"], tuple) else args[0]
+        x = args[0]
+        if isinstance(x, torch.Tensor) and isinstance(node.meta["val"], tuple):
+            return x, torch.ones_like(x, dtype=torch.bool)
+        return x
     return pytree.tree_map_only(torch.Tensor, lambda v: torch.full(v.shape, 0.5).to(_wide(v.dtype)), node.meta["val"])
 
 
-def _compared(short: _Run, long: _Run, longer: int):
+def _compared(short: _Run, long: _Run, longer: int) -> tuple[Node | None, dict[int, tuple[int, ...]], bool]:
     """The node that makes a result differ, or None; the dimensions of results to cut; whether all of them are finite."""
     aligned = [(a.op, str(a.target)) for a in short.nodes] == [(b.op, str(b.target)) for b in long.nodes]
-    differs: dict = {}
-    poisoned = None
+    differs: dict[Node, bool] = {}
+    poisoned: Node | None = None
     with torch.no_grad(), _double_by_default():
         if aligned:
             for a, b in zip(short.nodes, long.nodes):
@@ -238,27 +250,29 @@ def _compared(short: _Run, long: _Run, longer: int):
             for run in (short, long):
                 for node in run.nodes:
                     run.step(node)
-    results = [[n for n in run.nodes[-1].args[0]] for run in (short, long)]
-    cuts, finite = {}, True
-    for number, (a, b) in enumerate(zip(*results)):
-        if not isinstance(b, torch.fx.Node):
+    cuts: dict[int, tuple[int, ...]] = {}
+    finite = True
+    both = zip(results(short.program.graph), results(long.program.graph))
+    for number, (of_short, of_long) in enumerate(both):
+        if not isinstance(of_long, Node):
             continue
-        x, y = short.env[a], long.env[b]
+        x, y = short.env[node_in(of_short)], long.env[of_long]
         if not isinstance(y, torch.Tensor):
             continue
+        assert isinstance(x, torch.Tensor), "both graphs return tensors at the same places"
         finite &= not y.is_floating_point() or bool(torch.isfinite(_prefix(x, y)).all())
         if _differ(x, y, longer, True):
-            return _root(b, differs) if aligned else _first_other(short.nodes, long.nodes), {}, finite
+            return _root(of_long, differs) if aligned else _first_other(short.nodes, long.nodes), {}, finite
         if poisoned is not None:
             return poisoned, {}, finite
         cuts[number] = tuple(dim for dim, (m, n) in enumerate(zip(x.shape, y.shape)) if m != n)
     return None, cuts, finite
 
 
-def _differ(x, y, longer: int, unknown: bool) -> bool:
+def _differ(x: object, y: object, longer: int, unknown: bool) -> bool:
     """True if `x` is not the first part of `y`, in dimensions that are longer; `unknown` where the two cannot be compared."""
     if isinstance(y, (tuple, list)):
-        return any(_differ(a, b, longer, unknown) for a, b in zip(x, y))
+        return isinstance(x, (tuple, list)) and any(_differ(a, b, longer, unknown) for a, b in zip(x, y))
     if not isinstance(y, torch.Tensor) or not isinstance(x, torch.Tensor):
         return False
     if x.dim() != y.dim() or any(n - m not in (0, longer) for m, n in zip(x.shape, y.shape)):
@@ -270,11 +284,11 @@ def _differ(x, y, longer: int, unknown: bool) -> bool:
     return not torch.allclose(part, x, rtol=1e-7, atol=_TOLERANCE * max(scale if scale < 1e30 else 0.0, 1e-30), equal_nan=True)
 
 
-def _is_poisoned(x, y) -> bool:
+def _is_poisoned(x: object, y: object) -> bool:
     """True where padding alone makes a NaN: no result shows it, and every gradient that it is multiplied with is one."""
     if isinstance(y, (tuple, list)):
-        return any(_is_poisoned(a, b) for a, b in zip(x, y))
-    if not isinstance(y, torch.Tensor) or not y.is_floating_point():
+        return isinstance(x, (tuple, list)) and any(_is_poisoned(a, b) for a, b in zip(x, y))
+    if not isinstance(y, torch.Tensor) or not isinstance(x, torch.Tensor) or not y.is_floating_point():
         return False
     return bool(torch.isnan(y).any()) and not torch.isnan(x).any()
 
@@ -286,7 +300,7 @@ def _prefix(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def _root(node, differs: dict):
+def _root(node: Node, differs: Mapping[Node, bool]) -> Node:
     """The first node on the way to this one that differs although what it reads does not."""
     while True:
         before = [n for n in node.all_input_nodes if differs.get(n)]
@@ -295,21 +309,22 @@ def _root(node, differs: dict):
         node = before[-1]
 
 
-def _first_other(short: list, long: list):
+def _first_other(short: Sequence[Node], long: Sequence[Node]) -> Node:
     """The node at which the graphs part."""
     return next((b for a, b in zip(short, long) if (a.op, str(a.target)) != (b.op, str(b.target)) and b.op == "call_function"),
                 next(n for n in reversed(long) if n.op == "call_function"))
 
 
-def _inputs(program) -> list:
+def _inputs(program: ExportedProgram) -> list[Node]:
     """The nodes of the arguments of the module."""
-    by_name = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    by_name = {n.name: n for n in placeholders(program.graph)}
     return [by_name[s.arg.name] for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
 
 
-def draw_inputs(program, leaves: list) -> list:
+def draw_inputs(program: ExportedProgram, leaves: Sequence[object]) -> list[object]:
     """Inputs of the same shapes: floats, and indices that go into a table directly, are drawn anew."""
-    draw, drawn = torch.Generator().manual_seed(7), []
+    draw = torch.Generator().manual_seed(7)
+    drawn: list[object] = []
     for node, leaf in zip(_inputs(program), leaves):
         if not isinstance(leaf, torch.Tensor):
             drawn.append(leaf)
@@ -321,14 +336,15 @@ def draw_inputs(program, leaves: list) -> list:
     return drawn
 
 
-def _rows_of_table(node) -> int | None:
+def _rows_of_table(node: Node) -> int | None:
     """Of the smallest table that the argument is an index of, as it is or moved."""
-    rows, pending = [], [node]
+    pending = [node]
+    rows: list[int] = []
     while pending:
         one = pending.pop()
         for user in one.users:
             if str(user.target) == "aten.embedding.default" and user.args[1] is one:
-                rows.append(user.args[0].meta["val"].shape[0])
+                rows.append(node_in(user.args[0]).meta["val"].shape[0])
             elif str(user.target) in _MOVES:
                 pending.append(user)
     return min(rows, default=None)
@@ -345,15 +361,9 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 class _double_by_default:
     """For operators that make floats of nothing."""
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         torch.set_default_dtype(self._before)
-
-
-def _attribute(module, path: str):
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module

@@ -16,24 +16,27 @@ import contextlib
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.export.decomp_utils import CustomDecompTable
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from . import recurrent
 from .autocast import Around
 from .decompositions.slopes import differentiable
+from .decompositions.table import Written
+from .fx import Operator
 
 #: Held by whoever traces or exports: PyTorch patches modules meanwhile and keeps its state per process, so that two threads break each other.
 tracing = threading.RLock()
 
 
 @contextlib.contextmanager
-def without_cudnn():
+def without_cudnn() -> Iterator[None]:
     """Has PyTorch trace what it runs without cuDNN: operators on a GPU then go on to those that are there on the CPU, too."""
     was_enabled = torch._C._get_cudnn_enabled()
     torch._C._set_cudnn_enabled(False)
@@ -55,8 +58,8 @@ class Operand:
 class _Call(NamedTuple):
     """A call as a key: a number stands with its text, as 2, 2.0 and True are others, and so are 0.0 and -0.0."""
 
-    target: torch._ops.OpOverload
-    leaves: tuple[tuple[Any, str], ...]
+    target: Operator
+    leaves: tuple[tuple[object, str], ...]
     spec: pytree.TreeSpec
     used: frozenset[int]
     autocast: Around
@@ -64,7 +67,8 @@ class _Call(NamedTuple):
     default: torch.dtype
 
 
-def parts_of(target: Any, args, kwargs, used: Iterable[int], autocast: Around, place: str) -> torch.fx.GraphModule | None:
+def parts_of(target: object, args: Sequence[object], kwargs: Mapping[str, object], used: Iterable[int],
+             autocast: Around, place: str) -> torch.fx.GraphModule | None:
     """The graph of what a call gives, its placeholders the operands in their order; None where nothing takes the operator apart.
 
     Its nodes know of their results what those of `torch.export` know. It belongs to all who call this: do not change it.
@@ -87,21 +91,22 @@ def parts_of(target: Any, args, kwargs, used: Iterable[int], autocast: Around, p
 
 
 @lru_cache(maxsize=None)
-def _own() -> dict[torch._ops.OpOverload, Callable]:
+def _own() -> dict[Operator, Written]:
     return recurrent.DECOMPOSITIONS | differentiable()
 
 
 @lru_cache(maxsize=None)
-def _pytorchs():
+def _pytorchs() -> CustomDecompTable:
     return torch.export.default_decompositions()  # which finds what it is asked for, and the rest only when it is walked
 
 
-def _function(target: torch._ops.OpOverload) -> Callable | None:
+def _function(target: Operator) -> Written | None:
     """What writes an operator in terms of others, if anything does."""
     if target in _own():
         return _own()[target]
     if target in _pytorchs():
-        return _pytorchs()[target]
+        written: Written = _pytorchs()[target]
+        return written
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
     return target.decompose if composite else None
 
@@ -109,15 +114,16 @@ def _function(target: torch._ops.OpOverload) -> Callable | None:
 @lru_cache(maxsize=256)
 def _traced(call: _Call) -> torch.fx.GraphModule | None:
     function = _function(call.target)
+    assert function is not None, f"nothing takes {call.target} apart"
     leaves = [x for x, _ in call.leaves]
-    places = [i for i, x in enumerate(leaves) if isinstance(x, Operand)]
+    operands = {i: x for i, x in enumerate(leaves) if isinstance(x, Operand)}
     # On a GPU only for its autocast: some of PyTorch's functions would go on to operators of its own there.
     device = "cuda:0" if call.place == "cuda" and call.autocast.cuda is not None else "cpu"
     with FakeTensorMode():
-        tensors = [torch.empty_strided(leaves[i].shape, leaves[i].strides, dtype=leaves[i].dtype, device=device) for i in places]
+        tensors = [torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device=device) for x in operands.values()]
 
-    def of_tensors(*tensors):
-        given = dict(zip(places, tensors))
+    def of_tensors(*tensors: torch.Tensor) -> object:
+        given = dict(zip(operands, tensors))
         args, kwargs = pytree.tree_unflatten([given.get(i, x) for i, x in enumerate(leaves)], call.spec)
         found = function(*args, **kwargs)
         if found is NotImplemented:

@@ -13,12 +13,15 @@ calls oneDNN otherwise, which has a derivative that nothing can take apart.
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import torch
 import torch.nn.functional as F
 
 
-def lstm(inputs, states, weights, has_biases: bool, layers: int, dropout: float, train: bool, bidirectional: bool,
-         batch_first: bool):
+def lstm(inputs: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], has_biases: bool,
+         layers: int, dropout: float, train: bool, bidirectional: bool,
+         batch_first: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`aten.lstm.input`: the outputs of the last layer, and the last state and cell of each layer and direction."""
     x = inputs.transpose(0, 1) if batch_first else inputs
     directions, projects = (2 if bidirectional else 1), states[0].shape[2] != states[1].shape[2]
@@ -39,7 +42,8 @@ def lstm(inputs, states, weights, has_biases: bool, layers: int, dropout: float,
     return x.transpose(0, 1) if batch_first else x, torch.stack(hidden), torch.stack(cells)
 
 
-def _direction(x, h, c, weights, has_biases: bool, projects: bool, backwards: bool):
+def _direction(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor], has_biases: bool,
+               projects: bool, backwards: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """One layer in one direction. `x` is [steps, batch, features]."""
     of_input, of_state = weights[:2]
     bias, state_bias = weights[2:4] if has_biases else (None, None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -73,7 +73,7 @@ class Captured:
     structure: "Structure"
     differentiable: bool
 
-    def __deepcopy__(self, memo) -> "Captured":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Captured":
         return self  # nothing of it ever changes
 
     def named(self, role: str) -> list[Argument]:
@@ -106,13 +106,13 @@ class Structure:
     `result_leaves` likewise: an index into the results of the program, or a `Constant`.
     """
 
-    in_spec: Any
-    leaves: list
-    out_spec: Any
-    result_leaves: list
+    in_spec: pytree.TreeSpec
+    leaves: list["str | Constant"]
+    out_spec: pytree.TreeSpec
+    result_leaves: list["int | Constant"]
     signature: inspect.Signature | None = field(default=None, compare=False)
 
-    def flatten(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+    def flatten(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """The input tensors of a call by name; raises where the call has another structure."""
         args, kwargs = positional(self.signature, args, kwargs)
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
@@ -128,7 +128,7 @@ class Structure:
                     f"argument {leaf.name!r} is {given!r}, but the module was compiled for {leaf.value!r}")
         return tensors
 
-    def unflatten(self, results: list) -> Any:
+    def unflatten(self, results: Sequence[object]) -> Any:
         leaves = [leaf.value if isinstance(leaf, Constant) else results[leaf] for leaf in self.result_leaves]
         return pytree.tree_unflatten(leaves, self.out_spec)
 
@@ -141,10 +141,11 @@ class Constant:
     """A leaf that is not a tensor."""
 
     name: str
-    value: Any
+    value: object
 
 
-def positional(signature: inspect.Signature | None, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def positional(signature: inspect.Signature | None, args: Sequence[object],
+               kwargs: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
     """The call with as many arguments as possible given by position."""
     if signature is None:
         return tuple(args), dict(kwargs)
@@ -155,15 +156,28 @@ def positional(signature: inspect.Signature | None, args: tuple, kwargs: dict) -
     return bound.args, bound.kwargs
 
 
-def flatten_call(forward: Callable, args: tuple, kwargs: dict):
-    """Name every leaf of a call of `forward`.
+class FlatCall(NamedTuple):
+    """A call with its arguments as a flat list.
 
-    Returns the leaves, their names ("x", "batch.tokens", "xs.0"), the spec, and the signature.
+    leaves, names : what was given, and what it is called: "x", "batch.tokens", "xs.0"
+    spec, signature : the structure of the arguments, and what the function takes
+    args, kwargs : the call with as many arguments as possible given by position
     """
+
+    leaves: list[object]
+    names: list[str]
+    spec: pytree.TreeSpec
+    signature: inspect.Signature
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+
+
+def flatten_call(forward: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object]) -> FlatCall:
+    """Names every leaf of a call of `forward`."""
     signature = inspect.signature(forward)
     args, kwargs = positional(signature, args, kwargs)
     kwargs = dict(sorted(kwargs.items()))
-    by_position = []
+    by_position: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
             by_position += [f"{parameter.name}.{i}" for i in range(len(args) - len(by_position))]
@@ -172,15 +186,15 @@ def flatten_call(forward: Callable, args: tuple, kwargs: dict):
     pairs, spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
     names, leaves = [], []
     for path, leaf in pairs:
-        where, rest = path[0].idx, [_key_text(k) for k in path[1:]]
+        where, rest = cast(pytree.SequenceKey[Any], path[0]).idx, [_key_text(k) for k in path[1:]]
         if where == 0:
             rest[0] = by_position[int(rest[0])]
         names.append(".".join(rest))
         leaves.append(leaf)
-    return leaves, names, spec, signature, args, kwargs
+    return FlatCall(leaves, names, spec, signature, args, kwargs)
 
 
-def _key_text(key) -> str:
+def _key_text(key: pytree.KeyEntry) -> str:
     for attribute in ("key", "idx", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -16,8 +16,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from typing import Iterable, Sequence
 
 import torch
+from torch.types import Number
 
 from ..errors import InvalidArgumentError
 
@@ -38,6 +40,10 @@ _HEX_OF_SPECIAL = {  # element type -> (inf, -inf, nan)
     "bf16": ("0x7F80", "0xFF80", "0x7FC0"),
     "f16": ("0x7C00", "0xFC00", "0x7E00"),
 }
+
+
+#: Dimensions of one operand of a product, and those of the other that they meet.
+Pairs = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def compute_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.is_floating_point and dtype != torch.float64 else dtype
 
 
-def nothing(shape, dtype: torch.dtype, differentiable: bool = False) -> Value:
+def nothing(shape: Iterable[int], dtype: torch.dtype, differentiable: bool = False) -> Value:
     """A value without elements."""
     return Value("%empty", tuple(shape), dtype, differentiable and dtype.is_floating_point)
 
@@ -98,7 +104,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\0A") + '"'
 
 
-def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+def literal(value: Number, dtype: torch.dtype) -> str:
     """A number as an element of `dtype` in an MLIR attribute."""
     if dtype == torch.bool:
         return "true" if value else "false"
@@ -118,7 +124,7 @@ def float_literal(value: float, element: str = "f64") -> str:
     return text
 
 
-def _ints(values) -> str:
+def _ints(values: Iterable[int]) -> str:
     return "[" + ", ".join(str(int(v)) for v in values) + "]"
 
 
@@ -143,7 +149,7 @@ class GraphWriter:
         self._lines: list[str] = []
         self._count = 0
         self._locations = {} if locations is None else locations
-        self._constants: dict[tuple, Value] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], torch.dtype], Value] = {}
         self.random_id = 0  # of the next random op
         self.cast_to: set[torch.dtype] = set()  # floats that values were cast to; for who wants to know, and empties it
         self.uses_random = False
@@ -176,7 +182,7 @@ class GraphWriter:
         return "\n".join(f"#loc{number} = loc({text})" for text, number in self._locations.items())
 
     def emit(self, name: str, head: str, tail: str, results: list[tuple[tuple[int, ...], torch.dtype]],
-              operands=(), attributes: str = "") -> list[Value]:
+              operands: Sequence[Value] = (), attributes: str = "") -> list[Value]:
         flows = any(v.differentiable for v in operands)
         if all(0 in shape for shape, _ in results):
             return [nothing(shape, dtype, flows) for shape, dtype in results]
@@ -198,7 +204,7 @@ class GraphWriter:
 
     # --- values from nothing ---------------------------------------------------
 
-    def constant(self, value: float | int | bool, shape=(), dtype: torch.dtype = torch.float32) -> Value:
+    def constant(self, value: Number, shape: Iterable[int] = (), dtype: torch.dtype = torch.float32) -> Value:
         """A splat."""
         shape = tuple(shape)
         if 0 in shape:
@@ -212,7 +218,7 @@ class GraphWriter:
             self._constants[key] = Value(f"%{number}", shape, dtype)
         return self._constants[key]
 
-    def of_nothing(self, value: float, shape, dtype: torch.dtype, *operands: Value) -> Value:
+    def of_nothing(self, value: float, shape: Iterable[int], dtype: torch.dtype, *operands: Value) -> Value:
         """What an op gives for `operands` of which some have no elements: `value` everywhere, as differentiable as they are."""
         constant = self.constant(value, shape, dtype)
         return replace(constant, differentiable=dtype.is_floating_point and any(v.differentiable for v in operands))
@@ -244,11 +250,11 @@ class GraphWriter:
             f"    %{number} = segue.constant dense<{data}> : {tensor_type(shape, dtype)}{self.location_ref()}")
         return Value(f"%{number}", shape, dtype)
 
-    def iota(self, dim: int, shape, dtype: torch.dtype = torch.int64) -> Value:
+    def iota(self, dim: int, shape: Iterable[int], dtype: torch.dtype = torch.int64) -> Value:
         shape = tuple(shape)
         return self.emit("iota", f"dim {dim}", tensor_type(shape, dtype), [(shape, dtype)])[0]
 
-    def random(self, shape) -> Value:
+    def random(self, shape: Sequence[int]) -> Value:
         """Uniform in [0, 1), f32, another draw at each call."""
         if 0 in tuple(shape):
             return nothing(shape, torch.float32)
@@ -304,12 +310,12 @@ class GraphWriter:
         shape = torch.broadcast_shapes(*(v.shape for v in values))
         return [self.broadcast_to(v, shape) for v in values]
 
-    def broadcast_to(self, x: Value, shape) -> Value:
+    def broadcast_to(self, x: Value, shape: Iterable[int]) -> Value:
         """Broadcasts as numpy does: dimensions align at the right."""
         shape = tuple(shape)
         return self.broadcast(x, range(len(shape) - x.rank, len(shape)), shape)
 
-    def broadcast(self, x: Value, dims, shape) -> Value:
+    def broadcast(self, x: Value, dims: Iterable[int], shape: Iterable[int]) -> Value:
         """Dimension k of `x` becomes dimension `dims[k]` of the result."""
         shape, dims = tuple(shape), list(dims)
         if shape == x.shape:
@@ -317,13 +323,13 @@ class GraphWriter:
         return self.emit("broadcast", f"{x.name} dims {_ints(dims)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
                           [(shape, x.dtype)], [x])[0]
 
-    def reshape(self, x: Value, shape) -> Value:
+    def reshape(self, x: Value, shape: Iterable[int]) -> Value:
         shape = tuple(shape)
         if shape == x.shape:
             return x
         return self.emit("reshape", x.name, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
-    def transpose(self, x: Value, permutation) -> Value:
+    def transpose(self, x: Value, permutation: Iterable[int]) -> Value:
         permutation = list(permutation)
         if permutation == list(range(x.rank)):
             return x
@@ -331,7 +337,7 @@ class GraphWriter:
         return self.emit("transpose", f"{x.name} {_ints(permutation)}", f"{x.type} -> {tensor_type(shape, x.dtype)}",
                           [(shape, x.dtype)], [x])[0]
 
-    def slice(self, x: Value, starts, limits, steps) -> Value:
+    def slice(self, x: Value, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int]) -> Value:
         shape = tuple(max(0, -(-(e - s) // t)) for s, e, t in zip(starts, limits, steps))
         if shape == x.shape:
             return x
@@ -343,7 +349,8 @@ class GraphWriter:
         starts[dim], limits[dim], steps[dim] = start, limit, step
         return self.slice(x, starts, limits, steps)
 
-    def pad(self, x: Value, low, high, value: float = 0.0, interior=None) -> Value:
+    def pad(self, x: Value, low: Sequence[int], high: Sequence[int], value: float = 0.0,
+            interior: Sequence[int] | None = None) -> Value:
         interior = interior or [0] * x.rank
         shape = tuple(l + d + max(d - 1, 0) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
         if x.is_empty:
@@ -352,7 +359,7 @@ class GraphWriter:
                 f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
         return self.emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
-    def concat(self, values: list[Value], dim: int) -> Value:
+    def concat(self, values: Sequence[Value], dim: int) -> Value:
         some = [v for v in values if not v.is_empty]
         if some:  # one that is empty may have another rank, in PyTorch
             values = some
@@ -367,7 +374,7 @@ class GraphWriter:
 
     # --- reductions and contractions -------------------------------------------------
 
-    def reduce(self, kind: str, x: Value, dims, keepdim: bool = False) -> Value:
+    def reduce(self, kind: str, x: Value, dims: Iterable[int], keepdim: bool = False) -> Value:
         dims = sorted(dims)
         if dims:
             shape = tuple(d for i, d in enumerate(x.shape) if i not in dims)
@@ -383,7 +390,7 @@ class GraphWriter:
             result = self.reshape(result, [1 if i in dims else d for i, d in enumerate(x.shape)])
         return result
 
-    def dot_general(self, a: Value, b: Value, batch, contract) -> Value:
+    def dot_general(self, a: Value, b: Value, batch: Pairs, contract: Pairs) -> Value:
         """`batch` and `contract` are pairs (dimensions of a, dimensions of b); element types must already agree."""
         if a.dtype != b.dtype:
             raise InvalidArgumentError(f"segue.dot_general of {a.dtype} and {b.dtype}; convert one of them, as by x.to({b.dtype})")

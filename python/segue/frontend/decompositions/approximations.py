@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import torch
+
+
+OfTensor = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Fit(NamedTuple):
@@ -30,7 +33,7 @@ def polynomial(fit: Fit, x: torch.Tensor) -> torch.Tensor:
     return horner(fit.coefficients, (x - fit.low) * (2 / (fit.high - fit.low)) - 1)
 
 
-def horner(coefficients, x: torch.Tensor) -> torch.Tensor:
+def horner(coefficients: Sequence[float], x: torch.Tensor) -> torch.Tensor:
     """The polynomial with these coefficients, from the constant one."""
     first, *others = reversed(coefficients)
     value = torch.full_like(x, first)
@@ -39,7 +42,8 @@ def horner(coefficients, x: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def by_parts(condition: torch.Tensor, function: Callable, otherwise: Callable, x: torch.Tensor, inside: float, outside: float):
+def by_parts(condition: torch.Tensor, function: OfTensor, otherwise: OfTensor, x: torch.Tensor, inside: float,
+             outside: float) -> torch.Tensor:
     """`function(x)` where the condition holds and `otherwise(x)` elsewhere; each sees a harmless number in the place of the others.
 
     What is not chosen would have a gradient of 0 times infinity.
@@ -47,7 +51,7 @@ def by_parts(condition: torch.Tensor, function: Callable, otherwise: Callable, x
     return torch.where(condition, function(torch.where(condition, x, inside)), otherwise(torch.where(condition, outside, x)))
 
 
-def odd(function: Callable, x: torch.Tensor) -> torch.Tensor:
+def odd(function: OfTensor, x: torch.Tensor) -> torch.Tensor:
     """A function of magnitudes that has the sign of `x` and, near 0, the slope 1."""
     value = function(x.abs())
     return torch.where(x == 0, x, torch.where(x < 0, -value, value))

@@ -12,7 +12,7 @@ import math
 
 import torch
 
-from .table import writes
+from .table import Attempt, writes
 
 aten = torch.ops.aten
 
@@ -20,8 +20,10 @@ SUM, MEAN, MAX = range(3)
 
 
 @writes(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM, sparse=False, per_sample_weights=None,
-                  include_last_offset=False, padding_idx=-1):
+def embedding_bag(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, scale_grad_by_freq: bool = False,
+                  mode: int = SUM, sparse: bool = False, per_sample_weights: torch.Tensor | None = None,
+                  include_last_offset: bool = False,
+                  padding_idx: int = -1) -> Attempt[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """The bags; and for backward the bag of each index, how many each bag has, and where the maxima are."""
     if sparse:
         return NotImplemented
@@ -46,8 +48,10 @@ def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=SUM, 
 
 
 @writes(aten._embedding_bag_backward.default)
-def embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
-                           sparse, per_sample_weights, padding_idx=-1):
+def embedding_bag_backward(grad: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, offset2bag: torch.Tensor,
+                           bag_size: torch.Tensor, maximum_indices: torch.Tensor, num_weights: int,
+                           scale_grad_by_freq: bool, mode: int, sparse: bool, per_sample_weights: torch.Tensor | None,
+                           padding_idx: int = -1) -> Attempt[torch.Tensor]:
     if sparse:
         return NotImplemented
     zeros = grad.new_zeros(num_weights, grad.shape[1])
@@ -65,6 +69,8 @@ def embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum
 
 
 @writes(aten._embedding_bag_per_sample_weights_backward.default)
-def embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
+def embedding_bag_per_sample_weights_backward(grad: torch.Tensor, weight: torch.Tensor, indices: torch.Tensor,
+                                              offsets: torch.Tensor, offset2bag: torch.Tensor, mode: int,
+                                              padding_idx: int = -1) -> torch.Tensor:
     parts = (grad[offset2bag] * weight[indices]).sum(1)
     return torch.where(indices != padding_idx, parts, 0.0)

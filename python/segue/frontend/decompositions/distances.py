@@ -9,15 +9,17 @@
 from __future__ import annotations
 
 import math
+from typing import Sequence
 
 import torch
+from torch.types import Number
 
 from .table import writes
 
 aten = torch.ops.aten
 
 
-def _slopes(difference, distance, p: float):
+def _slopes(difference: torch.Tensor, distance: torch.Tensor, p: float) -> torch.Tensor:
     """The derivative of the norm of `difference` along the last dimension."""
     if p == 0:
         return torch.zeros_like(difference)
@@ -32,40 +34,45 @@ def _slopes(difference, distance, p: float):
 
 
 @writes(aten.dist.default)
-def dist(x, y, p=2):
-    return torch.linalg.vector_norm(x - y, p)
+def dist(x: torch.Tensor, y: torch.Tensor, p: Number = 2) -> torch.Tensor:
+    norm: torch.Tensor = torch.linalg.vector_norm(x - y, p)
+    return norm
 
 
 @writes(aten._cdist_forward.default)
-def cdist(x, y, p, compute_mode):
-    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+def cdist(x: torch.Tensor, y: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+    norms: torch.Tensor = torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+    return norms
 
 
 @writes(aten._cdist_backward.default)
-def cdist_backward(grad, x, y, p, distance):
+def cdist_backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: float,
+                   distance: torch.Tensor) -> torch.Tensor:
     slopes = _slopes(x.unsqueeze(-2) - y.unsqueeze(-3), distance, p)
     return (slopes * grad.unsqueeze(-1)).sum(-2).sum_to_size(x.shape)  # one `x` may have met several `y`
 
 
-def _pairs(x):
+def _pairs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
 
 
 @writes(aten._pdist_forward.default)
-def pdist(x, p=2):
+def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
     first, second = _pairs(x)
-    return torch.linalg.vector_norm(x[first] - x[second], p, -1)
+    norms: torch.Tensor = torch.linalg.vector_norm(x[first] - x[second], p, -1)
+    return norms
 
 
 @writes(aten._pdist_backward.default)
-def pdist_backward(grad, x, p, distance):
+def pdist_backward(grad: torch.Tensor, x: torch.Tensor, p: float, distance: torch.Tensor) -> torch.Tensor:
     first, second = _pairs(x)
     parts = _slopes(x[first] - x[second], distance, p) * grad.unsqueeze(-1)
     return torch.zeros_like(x).index_add(0, first, parts).index_add(0, second, -parts)
 
 
 @writes(aten.addbmm.default)
-def addbmm(x, left, right, *, beta=1, alpha=1):
+def addbmm(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: Number = 1,
+           alpha: Number = 1) -> torch.Tensor:
     total = torch.bmm(left, right).sum(0, dtype=x.dtype)
     if not x.is_floating_point():
         beta, alpha = int(beta), int(alpha)
@@ -74,11 +81,14 @@ def addbmm(x, left, right, *, beta=1, alpha=1):
 
 
 @writes(aten._trilinear.default)
-def trilinear(x, y, z, expand1, expand2, expand3, sumdim, unroll_dim=1):
+def trilinear(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, expand1: Sequence[int], expand2: Sequence[int],
+              expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> torch.Tensor:
     """What `bilinear` and its derivatives are."""
-    product = 1
+    parts = []
     for part, dims in ((x, expand1), (y, expand2), (z, expand3)):
         for dim in sorted(dims):
             part = part.unsqueeze(dim)
-        product = part * product
-    return product.sum(sumdim) if sumdim else product
+        parts.append(part)
+    first, second, third = parts
+    product = third * (second * first)
+    return product.sum(tuple(sumdim)) if sumdim else product

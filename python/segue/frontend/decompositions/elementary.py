@@ -12,8 +12,10 @@ Formulas are those that lose no digits near 0 and 1 and do not overflow before t
 from __future__ import annotations
 
 import math
+from typing import Callable
 
 import torch
+from torch.types import Number
 
 from . import fits
 from .approximations import by_parts, odd, polynomial
@@ -22,7 +24,7 @@ from .table import in_floats, writes
 aten = torch.ops.aten
 
 
-def _large(x) -> float:
+def _large(x: torch.Tensor) -> float:
     """Beyond it x^2 + 1 is x^2."""
     return 1e9 if x.dtype == torch.float64 else 1e5
 
@@ -30,7 +32,7 @@ def _large(x) -> float:
 # --- angles ---------------------------------------------------------------------------
 
 
-def _atan_of_positive(x):
+def _atan_of_positive(x: torch.Tensor) -> torch.Tensor:
     """Beyond tan(3 pi / 8) by -1/x, beyond tan(pi / 8) by (x - 1) / (x + 1)."""
     far, near = x > math.tan(3 * math.pi / 8), x > math.tan(math.pi / 8)
     t = torch.where(far, -1 / torch.where(far, x, 1.0), torch.where(near, (x - 1) / torch.where(far, 2.0, x + 1), x))
@@ -39,36 +41,36 @@ def _atan_of_positive(x):
     return torch.where(far, angle + math.pi / 2, torch.where(near, angle + math.pi / 4, angle))
 
 
-def _atan(x):
+def _atan(x: torch.Tensor) -> torch.Tensor:
     return odd(_atan_of_positive, x)
 
 
 @writes(aten.atan.default)
 @in_floats
-def atan(x):
+def atan(x: torch.Tensor) -> torch.Tensor:
     return _atan(x)
 
 
 @writes(aten.asin.default)
 @in_floats
-def asin(x):
+def asin(x: torch.Tensor) -> torch.Tensor:
     return _atan(x / torch.sqrt((1 - x) * (1 + x)))
 
 
 @writes(aten.acos.default)
 @in_floats
-def acos(x):
+def acos(x: torch.Tensor) -> torch.Tensor:
     return 2 * _atan(torch.sqrt((1 - x) / (1 + x)))
 
 
-def _is_negative(x):
+def _is_negative(x: torch.Tensor) -> torch.Tensor:
     """The sign bit, of zeros too."""
     return (x < 0) | ((x == 0) & (1 / x < 0))
 
 
 @writes(aten.atan2.default)
 @in_floats
-def atan2(y, x):
+def atan2(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     across, up = x.abs(), y.abs()
     low, high = torch.minimum(across, up), torch.maximum(across, up)
     ratio = low / torch.where(high == 0, 1.0, high)
@@ -80,24 +82,24 @@ def atan2(y, x):
 
 @writes(aten.angle.default)
 @in_floats
-def angle(x):
+def angle(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isnan(), x, torch.where(x < 0, torch.full_like(x, math.pi), 0.0))
 
 
 # --- hyperbolic functions ---------------------------------------------------------------
 
 
-def _cosh_of_positive(x):
+def _cosh_of_positive(x: torch.Tensor) -> torch.Tensor:
     half = torch.exp(x / 2)  # exp(x) would overflow before the result
     return (0.5 * half) * half + 0.5 * torch.exp(-x)
 
 
-def _sinh_of_positive(x):
-    def near(x):
+def _sinh_of_positive(x: torch.Tensor) -> torch.Tensor:
+    def near(x: torch.Tensor) -> torch.Tensor:
         e = torch.expm1(x)
         return (e + e / (e + 1)) / 2
 
-    def far(x):
+    def far(x: torch.Tensor) -> torch.Tensor:
         half = torch.exp(x / 2)
         return (0.5 * half) * half - 0.5 * torch.exp(-x)
 
@@ -106,20 +108,20 @@ def _sinh_of_positive(x):
 
 @writes(aten.cosh.default)
 @in_floats
-def cosh(x):
+def cosh(x: torch.Tensor) -> torch.Tensor:
     return _cosh_of_positive(x.abs())
 
 
 @writes(aten.sinh.default)
 @in_floats
-def sinh(x):
+def sinh(x: torch.Tensor) -> torch.Tensor:
     return odd(_sinh_of_positive, x)
 
 
 @writes(aten.asinh.default)
 @in_floats
-def asinh(x):
-    def near(x):
+def asinh(x: torch.Tensor) -> torch.Tensor:
+    def near(x: torch.Tensor) -> torch.Tensor:
         return torch.log1p(x + x * x / (1 + torch.sqrt(x * x + 1)))
 
     return odd(lambda x: by_parts(x < _large(x), near, lambda x: torch.log(x) + math.log(2), x, 1.0, 1.0), x)
@@ -127,8 +129,8 @@ def asinh(x):
 
 @writes(aten.acosh.default)
 @in_floats
-def acosh(x):
-    def near(x):
+def acosh(x: torch.Tensor) -> torch.Tensor:
+    def near(x: torch.Tensor) -> torch.Tensor:
         return torch.log1p((x - 1) + torch.sqrt(x - 1) * torch.sqrt(x + 1))
 
     return by_parts(x > _large(x), lambda x: torch.log(x) + math.log(2), near, x, 1.0, 2.0)
@@ -136,7 +138,7 @@ def acosh(x):
 
 @writes(aten.atanh.default)
 @in_floats
-def atanh(x):
+def atanh(x: torch.Tensor) -> torch.Tensor:
     return odd(lambda x: 0.5 * torch.log1p(2 * x / (1 - x)), x)
 
 
@@ -145,13 +147,15 @@ def atanh(x):
 
 @writes(aten.log10.default)
 @in_floats
-def log10(x):
+def log10(x: torch.Tensor) -> torch.Tensor:
     return torch.log(x) * (1 / math.log(10))
 
 
 @writes(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
-def logspace(start, end, steps, base=10.0, *, dtype=None, **given):
-    written = torch._decomp.global_decomposition_table["post_autograd"][aten.logspace.default]
+def logspace(start: torch.Tensor | Number, end: torch.Tensor | Number, steps: int, base: float = 10.0, *,
+             dtype: torch.dtype | None = None, **given: object) -> torch.Tensor:
+    table = torch._decomp.global_decomposition_table["post_autograd"]
+    written: Callable[..., torch.Tensor] = table[aten.logspace.default]
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         return written(start, end, steps, base, dtype=dtype, **given)
     start, end = (x.to(dtype) if isinstance(x, torch.Tensor) else int(x) for x in (start, end))
@@ -163,7 +167,7 @@ def logspace(start, end, steps, base=10.0, *, dtype=None, **given):
 
 @writes(aten.hypot.default)
 @in_floats
-def hypot(x, y):
+def hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x, y = x.abs(), y.abs()
     low, high = torch.minimum(x, y), torch.maximum(x, y)
     ratio = low / torch.where((high == 0) | (high == math.inf), 1.0, high)
@@ -175,45 +179,45 @@ def hypot(x, y):
 
 
 @writes(aten.signbit.default)
-def signbit(x):
+def signbit(x: torch.Tensor) -> torch.Tensor:
     return _is_negative(x) if x.is_floating_point() else x < 0
 
 
 @writes(aten.copysign.Tensor, aten.copysign.Scalar)
 @in_floats
-def copysign(x, y):
+def copysign(x: torch.Tensor, y: torch.Tensor | Number) -> torch.Tensor:
     y = y if isinstance(y, torch.Tensor) else torch.full((), y, dtype=x.dtype)
     return torch.where(_is_negative(y), -x.abs(), x.abs())
 
 
 @writes(aten.fmax.default)
-def fmax(x, y):
+def fmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x, y = _promoted(x, y)
     return torch.where((x >= y) | _is_nan(y), x, y)  # of equals the first has the gradient
 
 
 @writes(aten.fmin.default)
-def fmin(x, y):
+def fmin(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x, y = _promoted(x, y)
     return torch.where((x <= y) | _is_nan(y), x, y)
 
 
-def _promoted(x, y):
+def _promoted(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = torch.result_type(x, y)
     return x.to(dtype), y.to(dtype)
 
 
-def _is_nan(x):
+def _is_nan(x: torch.Tensor) -> torch.Tensor:
     return x.isnan() if x.is_floating_point() else x != x
 
 
 @writes(aten.ldexp.Tensor)
-def ldexp(x, exponent):
+def ldexp(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     return x * torch.pow(2.0, exponent)
 
 
 @writes(aten.round.decimals)
-def round_decimals(x, decimals):
+def round_decimals(x: torch.Tensor, decimals: int) -> torch.Tensor:
     if not x.is_floating_point():
         return x
     scale = 10.0 ** abs(decimals)
@@ -221,7 +225,7 @@ def round_decimals(x, decimals):
 
 
 @writes(aten.frexp.Tensor)
-def frexp(x):
+def frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
     special = ~wide.isfinite() | (wide.abs() < torch.finfo(wide.dtype).tiny)  # kernels read the subnormal as 0
     part, exponent = torch.where(special, 0.5, wide.abs()), torch.zeros_like(wide)
@@ -233,6 +237,6 @@ def frexp(x):
     return torch.where(special, wide, part).to(x.dtype), torch.where(special, 0.0, exponent + 1).to(torch.int32)
 
 
-def _powers(dtype):
+def _powers(dtype: torch.dtype) -> list[int]:
     """Steps that bring a magnitude between 1 and 2."""
     return [1 << k for k in reversed(range(10 if dtype == torch.float64 else 7))]

@@ -13,20 +13,23 @@ open; rows are no longer than those that are sorted.
 from __future__ import annotations
 
 import math
+from typing import Callable
 
 import torch
+from torch.types import Number
 
-from .table import writes
+from .table import Attempt, writes
 
 aten = torch.ops.aten
 
 #: Places times elements of a row.
 _MOST_PAIRS = 1 << 20
 
-_TOGETHER = {"sum": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}
+_TOGETHER: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}
 
 
-def _neutral(reduce, dtype):
+def _neutral(reduce: str, dtype: torch.dtype) -> Number:
     """What changes no result."""
     if reduce in ("sum", "prod"):
         return int(reduce == "prod")
@@ -36,7 +39,8 @@ def _neutral(reduce, dtype):
 
 
 @writes(aten.scatter_reduce.two)
-def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
+def scatter_reduce(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *,
+                   include_self: bool = True) -> Attempt[torch.Tensor]:
     if not x.dim():
         lifted = scatter_reduce(x.reshape(1), 0, index.reshape(1), source.reshape(1), reduce, include_self=include_self)
         return lifted if lifted is NotImplemented else lifted.reshape(())
@@ -56,13 +60,13 @@ def scatter_reduce(x, dim, index, source, reduce, *, include_self=True):
     own = index.movedim(dim, -1).unsqueeze(dim)  # [..., 1, ..., elements]
     here = own == places
     parts = torch.where(here, source.movedim(dim, -1).unsqueeze(dim), _neutral(reduce, x.dtype))
-    found = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
+    found: torch.Tensor = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
     start = x[tuple(slice(0, n) if i != dim else slice(None) for i, n in enumerate(index.shape))]
     found = _TOGETHER[reduce](start, found) if include_self else found
     return _put(x, torch.where(here.any(-1), found, start), dim)
 
 
-def _put(x, part, dim):
+def _put(x: torch.Tensor, part: torch.Tensor, dim: int) -> torch.Tensor:
     """`x` with its first elements along all dimensions but one in the place of which `part` is given."""
     for i, n in enumerate(part.shape):
         if i != dim and n != x.shape[i]:
@@ -71,12 +75,12 @@ def _put(x, part, dim):
     return part
 
 
-def _without(x, dim, index):
+def _without(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
     """`x` with zeros where the index points."""
     return x.scatter(dim, index, 0)
 
 
-def _mean(x, dim, index, source, include_self):
+def _mean(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, include_self: bool) -> torch.Tensor:
     total = scatter_reduce(x, dim, index, source, "sum", include_self=include_self)
     dtype = torch.float32 if x.is_floating_point() else torch.int64
     ones = torch.ones_like(source, dtype=dtype)
@@ -85,17 +89,18 @@ def _mean(x, dim, index, source, include_self):
 
 
 @writes(aten.scatter.reduce)
-def scatter_with(x, dim, index, source, *, reduce):
+def scatter_with(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, reduce: str) -> torch.Tensor:
     return scatter_reduce(x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 @writes(aten.scatter.value_reduce)
-def scatter_number_with(x, dim, index, value, *, reduce):
+def scatter_number_with(x: torch.Tensor, dim: int, index: torch.Tensor, value: Number, *, reduce: str) -> torch.Tensor:
     return scatter_with(x, dim, index, torch.full(index.shape, value, dtype=x.dtype, device=x.device), reduce=reduce)
 
 
 @writes(aten.index_reduce.default)
-def index_reduce(x, dim, index, source, reduce, *, include_self=True):
+def index_reduce(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *,
+                 include_self: bool = True) -> Attempt[torch.Tensor]:
     if not x.dim():
         lifted = index_reduce(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce, include_self=include_self)
         return lifted if lifted is NotImplemented else lifted.reshape(())
@@ -105,6 +110,6 @@ def index_reduce(x, dim, index, source, reduce, *, include_self=True):
 
 
 @writes(aten.put.default)
-def put(x, index, source, accumulate=False):
+def put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
     flat = x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate)
     return flat.reshape(x.shape)

@@ -9,14 +9,16 @@
 from __future__ import annotations
 
 import torch
+from torch.types import Number
 
-from .table import writes
+from .table import Attempt, writes
 
 aten = torch.ops.aten
 
 
 @writes(aten.searchsorted.Tensor)
-def searchsorted(sequence, values, *, out_int32=False, right=False, side=None, sorter=None):
+def searchsorted(sequence: torch.Tensor, values: torch.Tensor, *, out_int32: bool = False, right: bool = False,
+                 side: str | None = None, sorter: torch.Tensor | None = None) -> torch.Tensor:
     right = right or side == "right"
     if sorter is not None:
         sequence = sequence.gather(-1, sorter)
@@ -35,24 +37,27 @@ def searchsorted(sequence, values, *, out_int32=False, right=False, side=None, s
 
 
 @writes(aten.searchsorted.Scalar)
-def searchsorted_of_number(sequence, value, *, out_int32=False, right=False, side=None, sorter=None):
+def searchsorted_of_number(sequence: torch.Tensor, value: Number, *, out_int32: bool = False, right: bool = False,
+                           side: str | None = None, sorter: torch.Tensor | None = None) -> torch.Tensor:
     return searchsorted(sequence, torch.full((), value, device=sequence.device), out_int32=out_int32, right=right, side=side, sorter=sorter)
 
 
 @writes(aten.bucketize.Tensor)
-def bucketize(x, boundaries, *, out_int32=False, right=False):
+def bucketize(x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False,
+              right: bool = False) -> torch.Tensor:
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 @writes(aten.bucketize.Scalar)
-def bucketize_of_number(x, boundaries, *, out_int32=False, right=False):
+def bucketize_of_number(x: Number, boundaries: torch.Tensor, *, out_int32: bool = False,
+                        right: bool = False) -> torch.Tensor:
     return searchsorted_of_number(boundaries, x, out_int32=out_int32, right=right)
 
 
 # --- medians -----------------------------------------------------------------------------
 
 
-def _median(x, dim, keepdim, skips_nan):
+def _median(x: torch.Tensor, dim: int, keepdim: bool, skips_nan: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The lower of two in the middle, and where it is; NaN counts, or does not."""
     if not x.dim():
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
@@ -71,27 +76,28 @@ def _median(x, dim, keepdim, skips_nan):
 
 
 @writes(aten.median.dim)
-def median_along(x, dim, keepdim=False):
+def median_along(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     return _median(x, dim, keepdim, skips_nan=False)
 
 
 @writes(aten.nanmedian.dim)
-def nanmedian_along(x, dim, keepdim=False):
+def nanmedian_along(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     return _median(x, dim, keepdim, skips_nan=True)
 
 
 @writes(aten.median.default)
-def median(x):
+def median(x: torch.Tensor) -> Attempt[torch.Tensor]:
     return _median(x.reshape(-1), 0, False, skips_nan=False)[0] if x.numel() else NotImplemented
 
 
 @writes(aten.nanmedian.default)
-def nanmedian(x):
+def nanmedian(x: torch.Tensor) -> Attempt[torch.Tensor]:
     return _median(x.reshape(-1), 0, False, skips_nan=True)[0] if x.numel() else NotImplemented
 
 
 @writes(aten.mode.default)
-def mode(x, dim=-1, keepdim=False):
+def mode(x: torch.Tensor, dim: int = -1,
+         keepdim: bool = False) -> Attempt[tuple[torch.Tensor, torch.Tensor]]:
     """The least of the values that come most often, and the last place where it is."""
     if not x.dim():
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
@@ -109,7 +115,7 @@ def mode(x, dim=-1, keepdim=False):
     place = torch.where(same, torch.arange(count, device=x.device), -1).amax(-1, keepdim=True)
     value = rows.gather(-1, place)
     found = value.movedim(-1, dim), place.movedim(-1, dim)
-    return found if keepdim else tuple(part.squeeze(dim) for part in found)
+    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
 
 
 #: Longer ones are not sorted either.

@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Callable
+from typing import Callable, Union
 
 import torch
+from torch.types import Number
 
+from ..fx import Operator
 from . import elementary, special
-from .table import DECOMPOSITIONS
+from .table import DECOMPOSITIONS, Attempt, Written
 
 aten = torch.ops.aten
 
+Slopes = Callable[..., Union[torch.Tensor, tuple[torch.Tensor, ...]]]
+
 #: Operator -> function of its arguments and its value that gives the derivative by each argument that is a tensor. It calls the
 #: functions here and no operators: these would be given slopes again, without an end.
-_SLOPES: dict[torch._ops.OpOverload, Callable] = {
+_SLOPES: dict[Operator, Slopes] = {
     aten.atan.default: lambda x, y: 1 / (x * x + 1),
     aten.asin.default: lambda x, y: torch.rsqrt(1 - x * x),
     aten.acos.default: lambda x, y: -torch.rsqrt(1 - x * x),
@@ -55,38 +59,38 @@ _SLOPES: dict[torch._ops.OpOverload, Callable] = {
 }
 
 
-def _by_square(first, second, square):
+def _by_square(first: torch.Tensor, second: torch.Tensor, square: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     some = square != 0
     square = torch.where(some, square, 1.0)
     return torch.where(some, first / square, 0.0), torch.where(some, second / square, 0.0)
 
 
-def _same_sign(z, x):
+def _same_sign(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == 0, 0.0, z / torch.where(x == 0, 1.0, x))
 
 
-def _over(y, x):
+def _over(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """y / x, which is 1/2 where both vanish."""
     near = x.abs() < 1e-7
     return torch.where(near, 0.5, y / torch.where(near, 1.0, x))
 
 
-def _zero_of(x, value):
+def _zero_of(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Zero, with the derivative 1 where `x` is finite; NaN where `value` is."""
     x = torch.where(x.isfinite() | value.isnan(), x, 0.0)
     return x - x.detach()
 
 
-def _bounded(slope, value):
+def _bounded(slope: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """A slope of which zero times is zero, except where the value is NaN anyhow."""
     most = torch.finfo(slope.dtype).max
     bounded = torch.where(slope.isnan(), 0.0, slope.clamp(-most, most))
     return torch.where(value.isnan(), slope, bounded)
 
 
-def _with_slopes(function: Callable, slopes: Callable) -> Callable:
+def _with_slopes(function: Written, slopes: Slopes) -> Written:
     @functools.wraps(function)
-    def whole(*args):
+    def whole(*args: torch.Tensor | Number) -> Attempt[torch.Tensor]:
         value = function(*args)
         if value is NotImplemented:
             return value
@@ -102,6 +106,6 @@ def _with_slopes(function: Callable, slopes: Callable) -> Callable:
     return whole
 
 
-def differentiable() -> dict[torch._ops.OpOverload, Callable]:
+def differentiable() -> dict[Operator, Written]:
     """The decompositions, for whoever takes the derivative of what they give."""
     return DECOMPOSITIONS | {op: _with_slopes(DECOMPOSITIONS[op], slopes) for op, slopes in _SLOPES.items()}

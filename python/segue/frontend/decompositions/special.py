@@ -17,8 +17,8 @@ import math
 import torch
 
 from . import fits
-from .approximations import by_parts, horner, odd, polynomial
-from .table import in_floats, writes
+from .approximations import Fit, OfTensor, by_parts, horner, polynomial
+from .table import Attempt, in_floats, writes
 
 aten = torch.ops.aten
 
@@ -26,13 +26,13 @@ aten = torch.ops.aten
 # --- error functions --------------------------------------------------------------------
 
 
-def _exp_of_minus_square(x):
+def _exp_of_minus_square(x: torch.Tensor) -> torch.Tensor:
     """exp(-x^2), whose exponent is given in two parts: a rounded one would cost half of the digits."""
     head = x.to(torch.bfloat16 if x.dtype == torch.float32 else torch.float32).to(x.dtype)
     return torch.exp(-head * head) * torch.exp(-(x - head) * (x + head))
 
 
-def _erfcx_of_positive(x):
+def _erfcx_of_positive(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     endless = x > 1e15
     x = torch.where(endless, 1.0, x)
     value = polynomial(fits.ERFCX, (x - 3.75) / (x + 3.75)) / (1 + 2 * x)
@@ -41,7 +41,7 @@ def _erfcx_of_positive(x):
 
 @writes(aten.special_erfcx.default)
 @in_floats
-def erfcx(x):
+def erfcx(x: torch.Tensor) -> torch.Tensor:
     value, endless = _erfcx_of_positive(x.abs())
     value = torch.where(endless, 1 / (x.abs() * math.sqrt(math.pi)), value)
     # Beyond 27 the square alone overflows.
@@ -52,14 +52,14 @@ def erfcx(x):
 
 @writes(aten.erfc.default)
 @in_floats
-def erfc(x):
+def erfc(x: torch.Tensor) -> torch.Tensor:
     value, _ = _erfcx_of_positive(x.abs())
     near = x.abs() < 28  # beyond it the result is 0, or 2
     tail = torch.where(near, value * _exp_of_minus_square(torch.where(near, x, 0.0)), 0.0)
     return torch.where(x.isnan(), x, torch.where(x < 0, 2 - tail, tail))
 
 
-def _erfinv_over_x(w):
+def _erfinv_over_x(w: torch.Tensor) -> torch.Tensor:
     """By w = -log(1 - x^2)."""
     root = torch.sqrt(w.clamp(min=1))
     far = torch.where(root > 6.25, polynomial(fits.ERFINV_FARTHEST, root.clamp(6.25, 27.5)), polynomial(fits.ERFINV_FAR, root.clamp(2.5, 6.25)))
@@ -68,7 +68,7 @@ def _erfinv_over_x(w):
 
 @writes(aten.erfinv.default)
 @in_floats
-def erfinv(x):
+def erfinv(x: torch.Tensor) -> torch.Tensor:
     inside = x.abs() < 1
     y = torch.where(inside, x, 0.0)
     value = y * _erfinv_over_x(-torch.log1p(-y) - torch.log1p(y))
@@ -78,7 +78,7 @@ def erfinv(x):
 
 @writes(aten.special_ndtri.default)
 @in_floats
-def ndtri(p):
+def ndtri(p: torch.Tensor) -> torch.Tensor:
     inside = (p > 0) & (p < 1)
     q = torch.where(inside, p, 0.5)
     value = math.sqrt(2) * (2 * q - 1) * _erfinv_over_x(-torch.log(4 * q) - torch.log1p(-q))
@@ -100,7 +100,7 @@ _HIGHEST_ORDER = 20
 _FAR = 12.0
 
 
-def _sin_pi(x):
+def _sin_pi(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """sin(pi x) and cos(pi x), exact at whole and half numbers."""
     part = x - 2 * torch.round(x / 2)  # in [-1, 1]
     nearest = torch.round(2 * part)
@@ -112,7 +112,7 @@ def _sin_pi(x):
     return s, c
 
 
-def _lgamma_of_positive(x):
+def _lgamma_of_positive(x: torch.Tensor) -> torch.Tensor:
     # Into [1, 3] by lgamma(x + 1) = lgamma(x) + log(x), or to the series.
     far = x > _FAR
     y = torch.where(far, 2.0, x)
@@ -134,7 +134,7 @@ def _lgamma_of_positive(x):
 
 @writes(aten.lgamma.default)
 @in_floats
-def lgamma(x):
+def lgamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     value = _lgamma_of_positive(torch.where(negative, 1 - x, x))
     sine = _sin_pi(torch.where(negative, x, 0.5))[0].abs()
@@ -143,7 +143,7 @@ def lgamma(x):
     return torch.where((x == 0) | (negative & (x == torch.floor(x))), math.inf, result)
 
 
-def _shifted(x, term):
+def _shifted(x: torch.Tensor, term: OfTensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`x` moved to where series hold, and the sum of `term` over the steps to there."""
     total = torch.zeros_like(x)
     for _ in range(int(_FAR)):
@@ -155,7 +155,7 @@ def _shifted(x, term):
 
 @writes(aten.digamma.default)
 @in_floats
-def digamma(x):
+def digamma(x: torch.Tensor) -> torch.Tensor:
     negative = x < 0
     y, total = _shifted(torch.where(negative, 1 - x, x), lambda y: 1 / y)
     inverse = 1 / y
@@ -167,7 +167,7 @@ def digamma(x):
     return torch.where(x == 0, -1 / x, torch.where(x == math.inf, x, result))
 
 
-def _derivative_of_cotangent(n: int, cotangent):
+def _derivative_of_cotangent(n: int, cotangent: torch.Tensor) -> torch.Tensor:
     """The derivative of pi cot(pi x) of order n, a polynomial in the cotangent."""
     coefficients = [0.0, math.pi]
     for _ in range(n):  # cot' = -(1 + cot^2)
@@ -176,7 +176,7 @@ def _derivative_of_cotangent(n: int, cotangent):
     return horner(coefficients, cotangent)
 
 
-def polygamma_of_order(n: int, x):
+def polygamma_of_order(n: int, x: torch.Tensor) -> torch.Tensor:
     """The derivative of digamma of order n: a sum, a series behind it, and a reflection below zero."""
     negative = x < 0
     y, total = _shifted(torch.where(negative, 1 - x, x), lambda y: y ** -(n + 1.0))
@@ -193,7 +193,7 @@ def polygamma_of_order(n: int, x):
 
 
 @writes(aten.polygamma.default)
-def polygamma(n, x):
+def polygamma(n: int, x: torch.Tensor) -> Attempt[torch.Tensor]:
     if not 0 <= n <= _HIGHEST_ORDER:
         return NotImplemented
     return torch.digamma(x) if n == 0 else in_floats(lambda x: polygamma_of_order(n, x))(x)
@@ -202,17 +202,17 @@ def polygamma(n, x):
 # --- Bessel functions -----------------------------------------------------------------------
 
 
-def _scaled_bessel(near, far, x):
+def _scaled_bessel(near: Fit, far: Fit, x: torch.Tensor) -> torch.Tensor:
     """exp(-x) I(x) of magnitudes, without the factor that `near` may lack."""
     return by_parts(x <= 8, lambda x: polynomial(near, x), lambda x: polynomial(far, 1 / x) * torch.rsqrt(x), x, 1.0, 9.0)
 
 
-def _i0e(x):
+def _i0e(x: torch.Tensor) -> torch.Tensor:
     return _scaled_bessel(fits.I0_NEAR, fits.I0_FAR, x.abs())
 
 
-def _i1e(x):
-    def of_magnitudes(x):
+def _i1e(x: torch.Tensor) -> torch.Tensor:
+    def of_magnitudes(x: torch.Tensor) -> torch.Tensor:
         value = _scaled_bessel(fits.I1_NEAR, fits.I1_FAR, x)
         return torch.where(x <= 8, x * value, value)
 
@@ -220,7 +220,7 @@ def _i1e(x):
     return torch.where(x < 0, -value, value)
 
 
-def _grown(x, scaled):
+def _grown(x: torch.Tensor, scaled: torch.Tensor) -> torch.Tensor:
     """exp(|x|) times the scaled function, in two steps: the exponential alone overflows before the result."""
     half = torch.exp(x.abs() / 2)
     return (scaled * half) * half
@@ -228,23 +228,23 @@ def _grown(x, scaled):
 
 @writes(aten.special_i0e.default)
 @in_floats
-def i0e(x):
+def i0e(x: torch.Tensor) -> torch.Tensor:
     return _i0e(x)
 
 
 @writes(aten.special_i1e.default)
 @in_floats
-def i1e(x):
+def i1e(x: torch.Tensor) -> torch.Tensor:
     return _i1e(x)
 
 
 @writes(aten.i0.default, aten.special_modified_bessel_i0.default)
 @in_floats
-def i0(x):
+def i0(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() == math.inf, x.abs(), _grown(x, _i0e(x)))
 
 
 @writes(aten.special_i1.default, aten.special_modified_bessel_i1.default)
 @in_floats
-def i1(x):
+def i1(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.abs() == math.inf, x, _grown(x, _i1e(x)))

@@ -15,10 +15,13 @@ import math
 
 import torch
 
+from ..writer import Value
+from .table import NodeBuilder
+
 _HEADS = ([0, 1], [0, 1])
 
 
-def scores_of(b, q, k, mask, causal, scale):
+def scores_of(b: NodeBuilder, q: Value, k: Value, mask: Value | None, causal: bool, scale: float) -> Value:
     """What goes into the softmax, [batch, heads, rows, keys]."""
     scores = b.dot_general(q, k, _HEADS, ([3], [3]))
     scores = b.binary("mul", scores, b.constant(scale, (), q.dtype))
@@ -31,7 +34,8 @@ def scores_of(b, q, k, mask, causal, scale):
     return scores
 
 
-def attention(b, q, k, v, mask, causal, scale):
+def attention(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool,
+              scale: float) -> list[Value]:
     """The result, zeros in a row that sees no key, and the logarithm of the sum of exponentials per row."""
     if q.dtype != torch.float64:
         return b.attention(q, k, v, mask, causal, scale)
@@ -42,7 +46,8 @@ def attention(b, q, k, v, mask, causal, scale):
     return [b.dot_general(_weights(b, scores, lse), v, _HEADS, ([3], [2])), lse]
 
 
-def attention_grad(b, q, k, v, mask, out, lse, grad, causal, scale):
+def attention_grad(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, out: Value, lse: Value,
+                   grad: Value, causal: bool, scale: float) -> list[Value]:
     """Gradients for q, k and v."""
     if q.dtype != torch.float64:
         return b.attention_grad(q, k, v, mask, out, lse, grad, causal, scale)
@@ -54,10 +59,10 @@ def attention_grad(b, q, k, v, mask, out, lse, grad, causal, scale):
             b.dot_general(weights, grad, _HEADS, ([2], [2]))]
 
 
-def _weights(b, scores, lse):
+def _weights(b: NodeBuilder, scores: Value, lse: Value) -> Value:
     return b.writer.unary("exp", b.binary("sub", scores, _finite(b, b.reshape(lse, lse.shape + (1,)))))
 
 
-def _finite(b, x):
+def _finite(b: NodeBuilder, x: Value) -> Value:
     """0 where a row sees no key, so that minus infinity less that stays minus infinity."""
     return b.select(b.compare("eq", x, b.constant(-math.inf, (), x.dtype)), b.constant(0.0, (), x.dtype), x)

@@ -12,11 +12,12 @@ One dimension is two, the first of which is 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import torch
 
-from ..writer import tensor_type
-from .table import Unsupported, lowers
+from ..writer import Value, tensor_type
+from .table import NodeBuilder, Unsupported, lowers
 
 
 @dataclass
@@ -33,27 +34,28 @@ class _Window:
         return (f"strides {self.strides} low {self.low} high {self.high} dilations {self.dilations} "
                 f"groups {self.groups}")
 
-    def output(self, image, weight) -> tuple[int, ...]:
+    def output(self, image: Sequence[int], weight: Sequence[int]) -> tuple[int, ...]:
         """The shape of the result."""
         places = [(image[2 + i] + self.low[i] + self.high[i] - (weight[2 + i] - 1) * self.dilations[i] - 1)
                   // self.strides[i] + 1 for i in range(len(self.strides))]
         return (image[0], weight[0], *places)
 
 
-def _window(weight, stride, padding, dilation, groups) -> _Window:
+def _window(weight: Value, stride: int | Sequence[int], padding: int | Sequence[int] | str,
+            dilation: int | Sequence[int], groups: int) -> _Window:
     dims = weight.rank - 2
     if not weight.is_float:
         raise Unsupported("a convolution of integers")
     if weight.dtype == torch.float64:
         raise Unsupported("a convolution in float64")
 
-    def spread(values, neutral):
+    def spread(values: int | Sequence[int], neutral: int) -> list[int]:
         values = [values] if isinstance(values, int) else list(values)
         values = values * dims if len(values) == 1 else values
         return [neutral] * _added(dims) + values
 
     dilations = spread(dilation, 1)
-    if padding in ("same", "valid"):
+    if isinstance(padding, str):  # "same" or "valid"
         # An odd number of elements has the larger half behind.
         extents = [1] * _added(dims) + list(weight.shape[2:])
         total = [(k - 1) * d if padding == "same" else 0 for k, d in zip(extents, dilations)]
@@ -68,13 +70,14 @@ def _added(dims: int) -> int:
     return 1 if dims == 1 else 0
 
 
-def _planes(b, x, rank):
+def _planes(b: NodeBuilder, x: Value, rank: int) -> Value:
     """`x` with a batch, if a weight of `rank` meets one image, and two or three dimensions of places."""
     shape = (1,) * (rank - x.rank) + x.shape
     return b.reshape(x, (*shape[:2], *(1,) * _added(rank - 2), *shape[2:]))
 
 
-def _emit(b, name, x, y, window, shape, bias=None):
+def _emit(b: NodeBuilder, name: str, x: Value, y: Value, window: _Window, shape: tuple[int, ...],
+          bias: Value | None = None) -> Value:
     """A convolution ("") or one of its gradients, on planes; the result has the element type of `x`."""
     head = f"{x.name}, {y.name}" + (f" bias {bias.name} : {bias.type}" if bias is not None else "")
     operands = [v for v in (x, y, bias) if v is not None]
@@ -84,7 +87,8 @@ def _emit(b, name, x, y, window, shape, bias=None):
 
 @lowers("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.conv1d.padding", "aten.conv2d.padding",
         "aten.conv3d.padding")
-def conv(b, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+def conv(b: NodeBuilder, x: Value, weight: Value, bias: Value | None = None, stride: int | Sequence[int] = 1,
+         padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Value:
     window = _window(weight, stride, padding, dilation, groups)
     image, kernel = _planes(b, x, weight.rank), _planes(b, weight, weight.rank)
     shape = window.output(image.shape, kernel.shape)
@@ -92,7 +96,9 @@ def conv(b, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 @lowers("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
-def conv_transpose(b, x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose(b: NodeBuilder, x: Value, weight: Value, bias: Value | None = None, stride: int | Sequence[int] = 1,
+                   padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1,
+                   dilation: int | Sequence[int] = 1) -> Value:
     """The gradient of the convolution that makes `x` of the result, for its input."""
     window = _window(weight, stride, padding, dilation, groups)
     image, kernel = _planes(b, x, weight.rank), _planes(b, weight, weight.rank)
@@ -105,24 +111,25 @@ def conv_transpose(b, x, weight, bias=None, stride=1, padding=0, output_padding=
 
 
 @lowers("aten.convolution.default")
-def convolution(b, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+def convolution(b: NodeBuilder, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
+                padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
+                groups: int) -> Value:
     if transposed:
         return conv_transpose(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(b, x, weight, bias, stride, padding, dilation, groups)
 
 
 @lowers("aten.convolution_backward.default")
-def convolution_backward(b, grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
-                         output_mask):
+def convolution_backward(b: NodeBuilder, grad: Value, x: Value, weight: Value, bias_sizes: Sequence[int] | None,
+                         stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+                         output_padding: Sequence[int], groups: int,
+                         output_mask: Sequence[bool]) -> list[Value | None]:
     window = _window(weight, stride, padding, dilation, groups)
     grad, image, kernel = (_planes(b, v, weight.rank) for v in (grad, x, weight))
     for_input, for_weight, for_bias = output_mask
-    result = [None, None, b.reduce("sum", grad, [0, *range(2, grad.rank)]) if for_bias else None]
-    if transposed and for_input:
-        result[0] = _emit(b, "", grad, kernel, window, image.shape)
-    elif for_input:
-        result[0] = _emit(b, "_input_grad", grad, kernel, window, image.shape)
-    if for_weight:
-        small, large = (image, grad) if transposed else (grad, image)
-        result[1] = _emit(b, "_weight_grad", small, large, window, kernel.shape)
-    return [y if y is None else b.reshape(y, like.shape) for y, like in zip(result, (x, weight, result[2]))]
+    of_bias = b.reduce("sum", grad, [0, *range(2, grad.rank)]) if for_bias else None
+    of_input = _emit(b, "" if transposed else "_input_grad", grad, kernel, window, image.shape) if for_input else None
+    small, large = (image, grad) if transposed else (grad, image)
+    of_weight = _emit(b, "_weight_grad", small, large, window, kernel.shape) if for_weight else None
+    return [None if of_input is None else b.reshape(of_input, x.shape),
+            None if of_weight is None else b.reshape(of_weight, weight.shape), of_bias]

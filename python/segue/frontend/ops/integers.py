@@ -19,28 +19,28 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.types import Number
 
 from ..writer import Value
 from .elementwise import div
-from .table import Unsupported, lowers
+from .table import NodeBuilder, Unsupported, ValueOrNumber, lowers
 
 
-def floor_division(b, x, divisor):
+def floor_division(b: NodeBuilder, x: Value, divisor: ValueOrNumber) -> tuple[Value, Value]:
     """The quotient of integers, rounded down, and the remainder, which has the sign of the divisor, which is a number or a value; it is nowhere 0."""
-    is_known = not isinstance(divisor, Value)
 
-    def number(value):
+    def number(value: Number) -> Value:
         return b.constant(value, (), x.dtype)
 
-    zero, by, quotient, rest = number(0), number(divisor) if is_known else divisor, number(0), x
-    floats = b.constant(float(divisor)) if is_known else b.cast(by, torch.float32)
+    zero, by, rest = number(0), divisor if isinstance(divisor, Value) else number(divisor), x
+    quotient, floats = zero, b.cast(by, torch.float32) if isinstance(divisor, Value) else b.constant(float(divisor))
     for _ in range(3 if x.dtype == torch.int64 else 2):
         part = b.cast(b.writer.unary("floor", b.binary("div", b.cast(rest, torch.float32), floats)), x.dtype)
         quotient, rest = b.binary("add", quotient, part), b.binary("sub", rest, b.binary("mul", part, by))
 
-    def compared(above, below, value):
+    def compared(above: str, below: str, value: Value) -> Value:
         """The first comparison where the divisor is above 0, and the second elsewhere."""
-        if is_known:
+        if not isinstance(divisor, Value):
             return b.compare(above if divisor > 0 else below, rest, value)
         return b.select(b.compare("gt", by, zero), b.compare(above, rest, value), b.compare(below, rest, value))
 
@@ -50,7 +50,7 @@ def floor_division(b, x, divisor):
     return quotient, rest
 
 
-def truncated_division(b, x, divisor):
+def truncated_division(b: NodeBuilder, x: Value, divisor: ValueOrNumber) -> Value:
     """The quotient of integers, rounded towards zero: one more where a quotient below zero is no whole number."""
     zero = b.constant(0, (), x.dtype)
     quotient, rest = floor_division(b, x, divisor)
@@ -58,7 +58,7 @@ def truncated_division(b, x, divisor):
     return b.binary("add", quotient, b.cast(b.binary("and", negative, b.compare("ne", rest, zero)), x.dtype))
 
 
-def _divisor(b, x):
+def _divisor(b: NodeBuilder, x: ValueOrNumber) -> ValueOrNumber:
     """A number, or a value of the type of the result with a look-up that finds nothing where it is 0: the error that PyTorch raises."""
     if not isinstance(x, Value):
         if x == 0:
@@ -70,7 +70,7 @@ def _divisor(b, x):
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(b, x, y, *, rounding_mode=None):
+def div_mode(b: NodeBuilder, x: ValueOrNumber, y: ValueOrNumber, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
         return div(b, x, y)
     if b.dtype.is_floating_point:
@@ -80,23 +80,23 @@ def div_mode(b, x, y, *, rounding_mode=None):
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(b, x, y):
+def floor_divide(b: NodeBuilder, x: Value, y: ValueOrNumber) -> Value:
     return div_mode(b, x, y, rounding_mode="floor")
 
 
-def _wide(b, x):
+def _wide(b: NodeBuilder, x: ValueOrNumber) -> Value:
     """A float operand of a quotient, in f32."""
     return b.value(x, dtype=torch.float32)
 
 
-def _remainders(b, x, y):
+def _remainders(b: NodeBuilder, x: Value, y: Value) -> tuple[Value, Value]:
     """The remainder of floats with the sign of `x`, and whether that of `y` is another one."""
     rest, zero = b.binary("rem", x, y), b.constant(0.0)
     differs = b.compare("ne", *(b.cast(b.compare("lt", v, zero), torch.int32) for v in b.broadcast_together(rest, y)))
     return rest, b.binary("and", b.compare("ne", rest, zero), differs)
 
 
-def _rounded_down(b, x, y):
+def _rounded_down(b: NodeBuilder, x: ValueOrNumber, y: ValueOrNumber) -> Value:
     """PyTorch's steps: the quotient of what is divisible, moved to a whole number, where rounding left none."""
     x, y = _wide(b, x), _wide(b, y)
     rest, differs = _remainders(b, x, y)
@@ -110,7 +110,7 @@ def _rounded_down(b, x, y):
 
 
 @lowers("aten.remainder.Scalar", "aten.remainder.Tensor", "aten.remainder.Scalar_Tensor")
-def remainder(b, x, y):
+def remainder(b: NodeBuilder, x: ValueOrNumber, y: ValueOrNumber) -> Value:
     if not b.dtype.is_floating_point:
         return floor_division(b, b.value(x, dtype=b.dtype), _divisor(b, y))[1]
     x, y = _wide(b, x), _wide(b, y)
@@ -119,7 +119,7 @@ def remainder(b, x, y):
 
 
 @lowers("aten.fmod.Scalar", "aten.fmod.Tensor")
-def fmod(b, x, y):
+def fmod(b: NodeBuilder, x: Value, y: ValueOrNumber) -> Value:
     if b.dtype.is_floating_point:
         return b.cast(b.binary("rem", _wide(b, x), _wide(b, y)), b.dtype)
     quotient = div_mode(b, x, y, rounding_mode="trunc")
@@ -129,7 +129,7 @@ def fmod(b, x, y):
 # --- common divisors ----------------------------------------------------------------------------
 
 
-def _common_divisor(b, x, y):
+def _common_divisor(b: NodeBuilder, x: Value, y: Value) -> Value:
     """Euclid's algorithm. Whatever whole number is taken for the quotient, the divisors are those of both; with the nearest, which f64
     has but for a few of the last digits, the remainder is at most half of the divisor, and 1 + sqrt(2) times as small in each step."""
     zero, one = b.constant(0, (), x.dtype), b.constant(1, (), x.dtype)
@@ -144,12 +144,12 @@ def _common_divisor(b, x, y):
 
 
 @lowers("aten.gcd.default")
-def gcd(b, x, y):
+def gcd(b: NodeBuilder, x: Value, y: Value) -> Value:
     return _common_divisor(b, *b.broadcast_together(b.cast(x, b.dtype), b.cast(y, b.dtype)))
 
 
 @lowers("aten.lcm.default")
-def lcm(b, x, y):
+def lcm(b: NodeBuilder, x: Value, y: Value) -> Value:
     wide = torch.int32 if b.dtype == torch.int8 else b.dtype  # in which PyTorch takes the absolute value of the product
     x, y = b.broadcast_together(b.cast(x, wide), b.cast(y, wide))
     zero, one = b.constant(0, (), wide), b.constant(1, (), wide)
@@ -163,7 +163,7 @@ def lcm(b, x, y):
 
 
 @lowers("aten.histc.default")
-def histc(b, x, bins=100, min=0, max=0):
+def histc(b: NodeBuilder, x: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
     if min == max:
         raise Unsupported("histc between the least and the greatest element")
     x = b.cast(b.reshape(x, (math.prod(x.shape),)), torch.float32)

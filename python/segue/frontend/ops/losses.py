@@ -8,19 +8,22 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
+from ..writer import Value
 from .elementwise import log1p_exp_of_minus_abs
-from .table import lowers
+from .table import NodeBuilder, lowers
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 
 
-def _reduced(b, losses, reduction):
+def _reduced(b: NodeBuilder, losses: Value, reduction: int) -> Value:
     if reduction == _NONE:
         return losses
     return b.reduce("mean" if reduction == _MEAN else "sum", losses, range(losses.rank))
 
 
-def _rows(b, x):
+def _rows(b: NodeBuilder, x: Value) -> Value:
     """[N, C, d...] or [C] as [rows, C]."""
     if x.rank == 1:
         return b.reshape(x, (1,) + x.shape)
@@ -28,14 +31,15 @@ def _rows(b, x):
     return b.reshape(moved, (_count(moved.shape) // x.shape[1], x.shape[1]))
 
 
-def _count(shape):
+def _count(shape: Sequence[int]) -> int:
     total = 1
     for extent in shape:
         total *= extent
     return total
 
 
-def _finished(b, losses, targets, weights, reduction, ignore_index):
+def _finished(b: NodeBuilder, losses: Value, targets: Value, weights: Value, reduction: int,
+              ignore_index: int) -> Value:
     """Rows to the shape of the result; the mean is over the weights of rows that count."""
     if reduction == _NONE:
         return b.cast(b.reshape(losses, b.shape), b.dtype)
@@ -45,7 +49,7 @@ def _finished(b, losses, targets, weights, reduction, ignore_index):
     return b.cast(total, b.dtype)
 
 
-def _row_weights(b, targets, weight, ignore_index):
+def _row_weights(b: NodeBuilder, targets: Value, weight: Value | None, ignore_index: int) -> tuple[Value, Value]:
     counts = b.compare("ne", targets, b.constant(ignore_index, (), targets.dtype))
     if weight is None:
         return b.cast(counts, b.wide), counts
@@ -55,7 +59,8 @@ def _row_weights(b, targets, weight, ignore_index):
 
 
 @lowers("aten.cross_entropy_loss.default")
-def cross_entropy(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0):
+def cross_entropy(b: NodeBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = _MEAN,
+                  ignore_index: int = -100, label_smoothing: float = 0.0) -> Value:
     if target.is_float:
         return _soft_cross_entropy(b, x, target, weight, reduction, label_smoothing)
     logits, targets = _rows(b, x), b.reshape(target, (_count(target.shape),))
@@ -75,7 +80,8 @@ def cross_entropy(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100,
     return _finished(b, losses, targets, weights, reduction, ignore_index)
 
 
-def _soft_cross_entropy(b, x, target, weight, reduction, label_smoothing):
+def _soft_cross_entropy(b: NodeBuilder, x: Value, target: Value, weight: Value | None, reduction: int,
+                        label_smoothing: float) -> Value:
     """The target is a distribution over the classes."""
     dim = 0 if x.rank == 1 else 1
     if label_smoothing > 0.0:
@@ -92,7 +98,8 @@ def _soft_cross_entropy(b, x, target, weight, reduction, label_smoothing):
 
 
 @lowers("aten.nll_loss.default", "aten.nll_loss_nd.default", "aten.nll_loss2d.default")
-def nll_loss(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100):
+def nll_loss(b: NodeBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = _MEAN,
+             ignore_index: int = -100) -> Value:
     logs, targets = _rows(b, x), b.reshape(target, (_count(target.shape),))
     weights, _ = _row_weights(b, targets, weight, ignore_index)
     classes = b.iota(1, logs.shape, targets.dtype)
@@ -103,24 +110,24 @@ def nll_loss(b, x, target, weight=None, reduction=_MEAN, ignore_index=-100):
 
 
 @lowers("aten.mse_loss.default")
-def mse_loss(b, x, target, reduction=_MEAN):
+def mse_loss(b: NodeBuilder, x: Value, target: Value, reduction: int = _MEAN) -> Value:
     difference = b.binary("sub", *b.promoted(x, target))
     return _reduced(b, b.binary("mul", difference, difference), reduction)
 
 
 @lowers("aten.l1_loss.default")
-def l1_loss(b, x, target, reduction=_MEAN):
+def l1_loss(b: NodeBuilder, x: Value, target: Value, reduction: int = _MEAN) -> Value:
     return _reduced(b, b.writer.unary("abs", b.binary("sub", *b.promoted(x, target))), reduction)
 
 
-def _squared_unless(b, outside, distance):
+def _squared_unless(b: NodeBuilder, outside: Value, distance: Value) -> Value:
     """Of an infinite distance, which is outside, the square would give a gradient of infinity times 0; NaN is not."""
     near = b.select(outside, b.constant(0.0, (), distance.dtype), distance)
     return b.binary("mul", near, near)
 
 
 @lowers("aten.smooth_l1_loss.default")
-def smooth_l1_loss(b, x, target, reduction=_MEAN, beta=1.0):
+def smooth_l1_loss(b: NodeBuilder, x: Value, target: Value, reduction: int = _MEAN, beta: float = 1.0) -> Value:
     if beta == 0:
         return l1_loss(b, x, target, reduction)
     distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
@@ -131,7 +138,7 @@ def smooth_l1_loss(b, x, target, reduction=_MEAN, beta=1.0):
 
 
 @lowers("aten.huber_loss.default")
-def huber_loss(b, x, target, reduction=_MEAN, delta=1.0):
+def huber_loss(b: NodeBuilder, x: Value, target: Value, reduction: int = _MEAN, delta: float = 1.0) -> Value:
     distance = b.writer.unary("abs", b.binary("sub", *b.promoted(x, target)))
     outside = b.compare("gt", distance, b.constant(float(delta), (), distance.dtype))
     near = b.binary("mul", _squared_unless(b, outside, distance), b.constant(0.5, (), distance.dtype))
@@ -141,7 +148,8 @@ def huber_loss(b, x, target, reduction=_MEAN, delta=1.0):
 
 
 @lowers("aten.binary_cross_entropy_with_logits.default")
-def bce_with_logits(b, x, target, weight=None, pos_weight=None, reduction=_MEAN):
+def bce_with_logits(b: NodeBuilder, x: Value, target: Value, weight: Value | None = None,
+                    pos_weight: Value | None = None, reduction: int = _MEAN) -> Value:
     # (1 - t) x + w log(1 + exp(-x)), where w weighs the positive answers, does not overflow so.
     zero, one = b.constant(0.0, (), x.dtype), b.constant(1.0, (), x.dtype)
     soft = b.binary("sub", log1p_exp_of_minus_abs(b, x), b.binary("min", x, zero))
@@ -155,7 +163,7 @@ def bce_with_logits(b, x, target, weight=None, pos_weight=None, reduction=_MEAN)
 
 
 @lowers("aten.kl_div.default")
-def kl_div(b, x, target, reduction=_MEAN, *, log_target=False):
+def kl_div(b: NodeBuilder, x: Value, target: Value, reduction: int = _MEAN, *, log_target: bool = False) -> Value:
     if log_target:
         losses = b.binary("mul", b.writer.unary("exp", target), b.binary("sub", target, x))
     else:

@@ -13,19 +13,22 @@ operands and never move bytes by themselves.
 from __future__ import annotations
 
 import math
+from typing import Sequence
 
 import torch
+from torch.types import Number
 
+from ..writer import Pairs, Value
 from .attention import attention as whole_attention, scores_of
 from .sources import dropped
-from .table import Unsupported, lowers, normalised
+from .table import NodeBuilder, Unsupported, lowers, normalised
 
 
-def _product(b, x, y, batch, contract):
+def _product(b: NodeBuilder, x: Value, y: Value, batch: Pairs, contract: Pairs) -> Value:
     return b.dot_general(x, y, batch, contract) if x.is_float else _integer_product(b, x, y, batch, contract)
 
 
-def _integer_product(b, x, y, batch, contract):
+def _integer_product(b: NodeBuilder, x: Value, y: Value, batch: Pairs, contract: Pairs) -> Value:
     """Sums of the products of integers, for which there is no library."""
     spread = []
     for v, own in ((x, 0), (y, 1)):
@@ -43,33 +46,33 @@ def _integer_product(b, x, y, batch, contract):
 
 
 @lowers("aten.linear.default")
-def linear(b, x, weight, bias=None):
+def linear(b: NodeBuilder, x: Value, weight: Value, bias: Value | None = None) -> Value:
     y = _product(b, x, weight, ([], []), ([x.rank - 1], [weight.rank - 1]))
     return y if bias is None else b.binary("add", y, bias)
 
 
 @lowers("aten.mm.default")
-def mm(b, x, y):
+def mm(b: NodeBuilder, x: Value, y: Value) -> Value:
     return _product(b, x, y, ([], []), ([1], [0]))
 
 
 @lowers("aten.bmm.default")
-def bmm(b, x, y):
+def bmm(b: NodeBuilder, x: Value, y: Value) -> Value:
     return _product(b, x, y, ([0], [0]), ([2], [1]))
 
 
 @lowers("aten.mv.default", "aten.dot.default", "aten.inner.default", "aten.vdot.default")
-def mv(b, x, y):
+def mv(b: NodeBuilder, x: Value, y: Value) -> Value:
     return _product(b, x, y, ([], []), ([x.rank - 1], [y.rank - 1]))
 
 
 @lowers("aten.outer.default", "aten.ger.default")
-def outer(b, x, y):
+def outer(b: NodeBuilder, x: Value, y: Value) -> Value:
     return b.binary("mul", b.reshape(x, (x.shape[0], 1)), b.reshape(y, (1, y.shape[0])))
 
 
 @lowers("aten.matmul.default")
-def matmul(b, x, y):
+def matmul(b: NodeBuilder, x: Value, y: Value) -> Value:
     if y.rank <= 2:  # one matrix for all of x, or a vector: no batch
         return _product(b, x, y, ([], []), ([x.rank - 1], [max(y.rank - 2, 0)]))
     if x.rank == 1:
@@ -81,21 +84,21 @@ def matmul(b, x, y):
 
 
 @lowers("aten.addmm.default")
-def addmm(b, bias, x, y, *, beta=1, alpha=1):
+def addmm(b: NodeBuilder, bias: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     return _plus(b, mm(b, x, y), bias, beta, alpha)
 
 
 @lowers("aten.addmv.default")
-def addmv(b, bias, x, y, *, beta=1, alpha=1):
+def addmv(b: NodeBuilder, bias: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     return _plus(b, mv(b, x, y), bias, beta, alpha)
 
 
 @lowers("aten.baddbmm.default")
-def baddbmm(b, bias, x, y, *, beta=1, alpha=1):
+def baddbmm(b: NodeBuilder, bias: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     return _plus(b, bmm(b, x, y), bias, beta, alpha)
 
 
-def _plus(b, product, bias, beta, alpha):
+def _plus(b: NodeBuilder, product: Value, bias: Value, beta: Number, alpha: Number) -> Value:
     if alpha != 1:
         product = b.binary("mul", product, b.constant(float(alpha), (), product.dtype))
     if beta == 0:
@@ -106,13 +109,13 @@ def _plus(b, product, bias, beta, alpha):
 
 
 @lowers("aten.einsum.default")
-def einsum(b, equation, operands, *, path=None):
+def einsum(b: NodeBuilder, equation: str, operands: Sequence[Value], *, path: Sequence[int] | None = None) -> Value:
     """Contracts from the left to the right, two operands at a time."""
     equation = equation.replace(" ", "")
     if "..." in equation:
         equation = _without_ellipsis(equation, operands)
-    terms, _, result = equation.partition("->")
-    terms = terms.split(",")
+    left_side, _, result = equation.partition("->")
+    terms = left_side.split(",")
     if "->" not in equation:
         letters = "".join(terms)
         result = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
@@ -128,7 +131,7 @@ def einsum(b, equation, operands, *, path=None):
     return b.transpose(x, [term.index(c) for c in result])
 
 
-def _without_ellipsis(equation, operands):
+def _without_ellipsis(equation: str, operands: Sequence[Value]) -> str:
     terms = equation.partition("->")[0].split(",")
     ranks = {v.rank - len(t.replace("...", "")) for t, v in zip(terms, operands) if "..." in t}
     if len(ranks) != 1:
@@ -137,13 +140,13 @@ def _without_ellipsis(equation, operands):
     return equation.replace("...", "".join(free[: ranks.pop()]))
 
 
-def _unrepeated(term, x):
+def _unrepeated(term: str, x: Value) -> tuple[str, Value]:
     if len(set(term)) != len(term):
         raise Unsupported(f"a diagonal in einsum: {term!r} repeats an index")
     return term, x
 
 
-def _contract(b, left, x, right, y, wanted):
+def _contract(b: NodeBuilder, left: str, x: Value, right: str, y: Value, wanted: set[str]) -> tuple[str, Value]:
     # An index that only one side has, and nobody wants, is summed first.
     for_left = [i for i, c in enumerate(left) if c not in right and c not in wanted]
     x, left = b.reduce("sum", x, for_left), "".join(c for i, c in enumerate(left) if i not in for_left)
@@ -165,7 +168,8 @@ def _contract(b, left, x, right, y, wanted):
 
 
 @lowers("aten._grouped_mm.default")
-def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
+def grouped_mm(b: NodeBuilder, x: Value, y: Value, offs: Value | None = None, bias: Value | None = None,
+               out_dtype: torch.dtype | None = None) -> Value:
     """Groups end at `offs`: of rows of `x`, of columns of `y`, or of what is summed; rows behind the last give zeros."""
     if x.dtype == torch.float64:
         raise Unsupported("products of groups in float64")
@@ -173,6 +177,7 @@ def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
         raise Unsupported("a bias" if bias is not None else f"out_dtype={out_dtype}")
     if x.rank == 3 and y.rank == 3:
         return bmm(b, x, y)
+    assert offs is not None, "PyTorch asks for the ends of groups where one tensor has two dimensions"
     if x.rank == 2 and y.rank == 3:
         return b.grouped_dot(x, y, offs)
     if x.rank == 2:
@@ -181,7 +186,7 @@ def grouped_mm(b, x, y, offs=None, bias=None, out_dtype=None):
 
 
 @lowers("transformers.grouped_mm_fallback.default")
-def transformers_grouped_mm(b, x, weight, offs):
+def transformers_grouped_mm(b: NodeBuilder, x: Value, weight: Value, offs: Value) -> Value:
     """What Hugging Face's mixtures of experts call in the place of `torch._grouped_mm` where they are compiled in f32."""
     return grouped_mm(b, x, weight, offs)
 
@@ -190,7 +195,9 @@ def transformers_grouped_mm(b, x, weight, offs):
 
 
 @lowers("aten.scaled_dot_product_attention.default")
-def attention(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+def attention(b: NodeBuilder, query: Value, key: Value, value: Value, attn_mask: Value | None = None,
+              dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+              enable_gqa: bool = False) -> Value:
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if enable_gqa:
         key, value = (_repeated_heads(b, x, query.shape[-3]) for x in (key, value))
@@ -217,7 +224,7 @@ def attention(b, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fal
     return b.reshape(y, b.shape)
 
 
-def _repeated_heads(b, x, heads):
+def _repeated_heads(b: NodeBuilder, x: Value, heads: int) -> Value:
     if x.shape[-3] == heads:
         return x
     lead, times = x.shape[:-2], heads // x.shape[-3]
@@ -226,7 +233,8 @@ def _repeated_heads(b, x, heads):
     return b.reshape(b.broadcast(x, dims, spread), x.shape[:-3] + (heads,) + x.shape[-2:])
 
 
-def _written_out(b, q, k, v, mask, causal, scale, dropout_p):
+def _written_out(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float,
+                 dropout_p: float) -> Value:
     weights = b.softmax(scores_of(b, q, k, mask, causal, scale), 3)
     if dropout_p > 0.0:
         weights = dropped(b, weights, dropout_p)
@@ -237,7 +245,8 @@ def _written_out(b, q, k, v, mask, causal, scale, dropout_p):
 
 
 @lowers("aten.embedding.default")
-def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+def embedding(b: NodeBuilder, weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Value:
     if scale_grad_by_freq:
         raise Unsupported("scale_grad_by_freq")
     rows = b.gather(weight, indices)
@@ -249,12 +258,12 @@ def embedding(b, weight, indices, padding_idx=-1, scale_grad_by_freq=False, spar
 
 
 @lowers("aten.index_select.default")
-def index_select(b, x, dim, index):
+def index_select(b: NodeBuilder, x: Value, dim: int, index: Value) -> Value:
     return _gather_dim(b, x, normalised(dim, x.rank), index)
 
 
 @lowers("aten.flip.default")
-def flip(b, x, dims):
+def flip(b: NodeBuilder, x: Value, dims: Sequence[int]) -> Value:
     for dim in sorted({normalised(d, x.rank) for d in dims}):
         size = x.shape[dim]
         backwards = b.binary("sub", b.constant(size - 1, (size,), torch.int64), b.iota(0, (size,)))
@@ -263,18 +272,18 @@ def flip(b, x, dims):
 
 
 @lowers("aten.index.Tensor")
-def index(b, x, indices):
-    given = [i for i, v in enumerate(indices) if v is not None]
-    if any(indices[i].dtype == torch.bool for i in given):
+def index(b: NodeBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
+    given = {i: v for i, v in enumerate(indices) if v is not None}
+    if any(v.dtype == torch.bool for v in given.values()):
         raise Unsupported("indexing by a mask: the shape of the result would depend on values")
-    return _indexed(b, x, given, [indices[i] for i in given])
+    return _indexed(b, x, list(given), list(given.values()))
 
 
-def _gather_dim(b, x, dim, indices):
+def _gather_dim(b: NodeBuilder, x: Value, dim: int, indices: Value) -> Value:
     return _indexed(b, x, [dim], [indices])
 
 
-def _indexed(b, x, dims, indices):
+def _indexed(b: NodeBuilder, x: Value, dims: list[int], indices: Sequence[Value]) -> Value:
     """Dimensions of the indices stand where `dims` were or, if others lie between those, in front."""
     order = dims + [i for i in range(x.rank) if i not in dims]
     rows, place = b.transpose(x, order), place_of(b, indices, [x.shape[d] for d in dims])
@@ -283,29 +292,30 @@ def _indexed(b, x, dims, indices):
     return b.transpose(y, [*range(n, n + first), *range(n), *range(n + first, y.rank)])
 
 
-def adjoin(dims) -> bool:
+def adjoin(dims: Sequence[int]) -> bool:
     """Returns whether no dimension lies between `dims`."""
     return list(dims) == list(range(dims[0], dims[-1] + 1))
 
 
-def place_of(b, indices, extents):
+def place_of(b: NodeBuilder, indices: Sequence[Value], extents: Sequence[int]) -> Value:
     """Returns where index tensors point when their dimensions are one; negative indices count from the end."""
-    place = None
+    place: Value | None = None
     for extent, index in zip(extents, indices):
         index = _wrapped(b, b.cast(index, torch.int64), extent)
         place = index if place is None else b.binary(
             "add", b.binary("mul", place, b.constant(extent, (), torch.int64)), index)
+    assert place is not None, "there is an index at least"
     return place
 
 
-def _wrapped(b, indices, extent):
+def _wrapped(b: NodeBuilder, indices: Value, extent: int) -> Value:
     """Negative indices count from the end."""
     behind = b.compare("lt", indices, b.constant(0, (), indices.dtype))
     return b.select(behind, b.binary("add", indices, b.constant(extent, (), indices.dtype)), indices)
 
 
 @lowers("aten.gather.default", "aten.take_along_dim.default")
-def gather(b, x, dim, index, *, sparse_grad=False):
+def gather(b: NodeBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     if not x.rank:
         return b.reshape(gather(b, b.reshape(x, (1,)), 0, b.reshape(index, (math.prod(index.shape),))), index.shape)
     dim = normalised(dim, x.rank)
@@ -313,9 +323,10 @@ def gather(b, x, dim, index, *, sparse_grad=False):
         index = b.cast(index, torch.int64)
     # The place of an element in the flattened tensor.
     strides = [math.prod(x.shape[i + 1 :]) for i in range(x.rank)]
-    place = None
+    place: Value | None = None
     for i in range(x.rank):
         coordinate = index if i == dim else b.iota(i, index.shape)
         part = b.binary("mul", coordinate, b.constant(strides[i], (), torch.int64)) if strides[i] != 1 else coordinate
         place = part if place is None else b.binary("add", place, part)
+    assert place is not None, "x has dimensions"
     return b.gather(b.reshape(x, (math.prod(x.shape),)), place)

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import torch
 
+from ..writer import Value
 from .matmul import gather
-from .table import Unsupported, lowers, normalised
+from .table import NodeBuilder, Unsupported, lowers, normalised
 
 #: Rows that are longer would take more than a million comparisons each.
 _LONGEST_ROW = 1024
 
 
-def _places(b, rows, descending):
+def _places(b: NodeBuilder, rows: Value, descending: bool) -> Value:
     """The place of each element of the last dimension in the order of its row, i64."""
     n, rank = rows.shape[-1], rows.rank
     if n > _LONGEST_ROW:
@@ -42,7 +43,7 @@ def _places(b, rows, descending):
     return b.reduce("sum", b.cast(goes_before, torch.int64), [rank])
 
 
-def _ordered(b, x, dim, descending, first, count):
+def _ordered(b: NodeBuilder, x: Value, dim: int, descending: bool, first: int, count: int) -> list[Value]:
     """Elements `first` to `first + count` along `dim` in the order, and where they were."""
     if not x.rank:
         return [x, b.constant(0, (), torch.int64)]
@@ -59,31 +60,32 @@ def _ordered(b, x, dim, descending, first, count):
 
 
 @lowers("aten.topk.default")
-def topk(b, x, k, dim=-1, largest=True, sorted=True):
+def topk(b: NodeBuilder, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
     return _ordered(b, x, dim, largest, 0, k)
 
 
 @lowers("aten.sort.default")
-def sort(b, x, dim=-1, descending=False):
+def sort(b: NodeBuilder, x: Value, dim: int = -1, descending: bool = False) -> list[Value]:
     return _ordered(b, x, dim, descending, 0, x.shape[dim] if x.rank else 1)
 
 
 @lowers("aten.sort.stable")
-def stable_sort(b, x, *, stable=None, dim=-1, descending=False):
+def stable_sort(b: NodeBuilder, x: Value, *, stable: bool | None = None, dim: int = -1,
+                descending: bool = False) -> list[Value]:
     return sort(b, x, dim, descending)
 
 
 @lowers("aten.argsort.default")
-def argsort(b, x, dim=-1, descending=False):
+def argsort(b: NodeBuilder, x: Value, dim: int = -1, descending: bool = False) -> Value:
     return sort(b, x, dim, descending)[1]
 
 
 @lowers("aten.argsort.stable")
-def stable_argsort(b, x, *, stable, dim=-1, descending=False):
+def stable_argsort(b: NodeBuilder, x: Value, *, stable: bool, dim: int = -1, descending: bool = False) -> Value:
     return sort(b, x, dim, descending)[1]
 
 
 @lowers("aten.kthvalue.default")
-def kthvalue(b, x, k, dim=-1, keepdim=False):
+def kthvalue(b: NodeBuilder, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> list[Value]:
     parts = _ordered(b, x, dim, False, k - 1, 1)
     return [b.reshape(part, tuple(wanted.shape)) for part, wanted in zip(parts, b.results)]

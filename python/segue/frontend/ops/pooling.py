@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Sequence
 
 import torch
+from torch.types import Number
 
+from ..writer import Value
 from .integers import truncated_division
-from .table import lowers
+from .table import NodeBuilder, lowers
 
 
 @dataclass
@@ -46,10 +49,11 @@ class _Pool:
         return [min(f + self.size, self.extent) - max(f, 0) for f in first]
 
 
-def _pools(b, image, places, kernel, stride, padding, dilation=1) -> list[_Pool]:
+def _pools(b: NodeBuilder, image: Sequence[int], places: Sequence[int], kernel: int | Sequence[int],
+           stride: int | Sequence[int], padding: int | Sequence[int], dilation: int | Sequence[int] = 1) -> list[_Pool]:
     dims = _dims_of(kernel, image)
 
-    def spread(values):
+    def spread(values: int | Sequence[int]) -> list[int]:
         values = [values] if isinstance(values, int) else list(values)
         return values * dims if len(values) == 1 else values
 
@@ -58,18 +62,18 @@ def _pools(b, image, places, kernel, stride, padding, dilation=1) -> list[_Pool]
             for i, each in enumerate(zip(kernel, stride, spread(padding), spread(dilation)))]
 
 
-def _dims_of(kernel, image) -> int:
+def _dims_of(kernel: int | Sequence[int], image: Sequence[int]) -> int:
     # One number stands for all dimensions; images are C x places, or with a batch.
     return len(kernel) if not isinstance(kernel, int) and len(kernel) > 1 else 1 if len(image) < 4 else 2
 
 
-def _padded(b, x, pool, value):
+def _padded(b: NodeBuilder, x: Value, pool: _Pool, value: Number) -> Value:
     low, high = [0] * x.rank, [0] * x.rank
     low[pool.dim], high[pool.dim] = pool.padding, pool.padded - pool.extent - pool.padding
     return b.pad(x, low, high, value)
 
 
-def _slices(b, x, pool):
+def _slices(b: NodeBuilder, x: Value, pool: _Pool) -> list[Value]:
     """Element `k` of every window along one dimension, for each k."""
     last = (pool.places - 1) * pool.stride + 1
     return [b.slice_dim(x, pool.dim, k * pool.dilation, k * pool.dilation + last, pool.stride) for k in range(pool.size)]
@@ -78,16 +82,17 @@ def _slices(b, x, pool):
 # --- maxima -----------------------------------------------------------------------------------
 
 
-def _places(b, x, dims: int):
+def _places(b: NodeBuilder, x: Value, dims: int) -> Value:
     """Where each element is in the flattened image."""
     image = x.shape[-dims:]
     return b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
 
 
-def _larger(b, x, place, value, at):
+def _larger(b: NodeBuilder, x: Value, place: Value | None, value: Value,
+            at: Value | None) -> tuple[Value, Value | None]:
     """The larger of two elements and its place: the first of equal ones, and the last NaN."""
     better = b.binary("or", b.compare("gt", value, x), b.compare("ne", value, value))
-    if place is not None:  # what is added around the image is never the place, of minus infinities either
+    if place is not None and at is not None:  # what is added around the image is never the place, even of minus infinities
         outside = b.binary("and", b.compare("lt", place, b.constant(0, (), torch.int64)),
                            b.compare("ge", at, b.constant(0, (), torch.int64)))
         better = b.binary("or", better, outside)
@@ -95,47 +100,53 @@ def _larger(b, x, place, value, at):
     return b.select(better, value, x), place
 
 
-def _maxima(b, x, pools, places: bool):
+def _maxima(b: NodeBuilder, x: Value, pools: Sequence[_Pool], places: bool) -> tuple[Value, Value | None]:
     """The maximum of each window, and where it is in the flattened image."""
-    place = _places(b, x, len(pools))
-    place = place if places else None
+    place = _places(b, x, len(pools)) if places else None
     least = -math.inf if x.is_float else torch.iinfo(x.dtype).min
     for pool in reversed(pools):
         values = _slices(b, _padded(b, x, pool, least), pool)
-        found = _slices(b, _padded(b, place, pool, -1), pool) if places else [None] * pool.size
+        found: Sequence[Value | None] = [None] * pool.size
+        if place is not None:
+            found = _slices(b, _padded(b, place, pool, -1), pool)
         x, place = values[0], found[0]
         for value, at in zip(values[1:], found[1:]):
             x, place = _larger(b, x, place, value, at)
-    return [x, place]
+    return x, place
 
 
 @lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
-def max_pool_with_indices(b, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+def max_pool_with_indices(b: NodeBuilder, x: Value, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (),
+                          padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1,
+                          ceil_mode: bool = False) -> list[Value | None]:
     pools = _pools(b, x.shape, b.shape, kernel_size, stride, padding, dilation)
-    return _maxima(b, x, pools, 1 in b.used)
+    return [*_maxima(b, x, pools, 1 in b.used)]
 
 
 @lowers("aten.max_pool1d.default", "aten.max_pool2d.default", "aten.max_pool3d.default")
-def max_pool(b, x, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+def max_pool(b: NodeBuilder, x: Value, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (),
+             padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False) -> Value:
     return _maxima(b, x, _pools(b, x.shape, b.shape, kernel_size, stride, padding, dilation), False)[0]
 
 
 @lowers("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
-def max_pool_backward(b, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+def max_pool_backward(b: NodeBuilder, grad: Value, x: Value, kernel_size: int | Sequence[int],
+                      stride: int | Sequence[int], padding: int | Sequence[int], dilation: int | Sequence[int],
+                      ceil_mode: bool, indices: Value) -> Value:
     return _scattered(b, grad, x, indices, _dims_of(kernel_size, x.shape))
 
 
 @lowers("aten.adaptive_max_pool2d_backward.default")
-def adaptive_max_pool2d_backward(b, grad, x, indices):
+def adaptive_max_pool2d_backward(b: NodeBuilder, grad: Value, x: Value, indices: Value) -> Value:
     return _scattered(b, grad, x, indices, 2)
 
 
 @lowers("aten.adaptive_max_pool3d_backward.default")
-def adaptive_max_pool3d_backward(b, grad, x, indices):
+def adaptive_max_pool3d_backward(b: NodeBuilder, grad: Value, x: Value, indices: Value) -> Value:
     return _scattered(b, grad, x, indices, 3)
 
 
-def _scattered(b, grad, x, indices, dims):
+def _scattered(b: NodeBuilder, grad: Value, x: Value, indices: Value, dims: int) -> Value:
     """The gradient of each window, added to the element that its index names."""
     planes, image = math.prod(x.shape[:-dims]), math.prod(x.shape[-dims:])
     places = math.prod(grad.shape[-dims:])
@@ -147,7 +158,7 @@ def _scattered(b, grad, x, indices, dims):
 # --- means ------------------------------------------------------------------------------------
 
 
-def _counts(pools, count_include_pad, divisor_override, rank) -> torch.Tensor:
+def _counts(pools: Sequence[_Pool], count_include_pad: bool, divisor_override: int | None, rank: int) -> torch.Tensor:
     """By what the sum of each window is divided: one number, or one for each window."""
     if divisor_override is not None:
         return torch.tensor(divisor_override)
@@ -159,14 +170,17 @@ def _counts(pools, count_include_pad, divisor_override, rank) -> torch.Tensor:
     return counts.reshape(-1)[0] if counts.unique().numel() == 1 else counts
 
 
-def _shares(b, *windows):
+def _shares(b: NodeBuilder, pools: Sequence[_Pool], count_include_pad: bool, divisor_override: int | None,
+            rank: int) -> Value:
     """What each element of a window counts in its mean."""
-    shares = (1 / _counts(*windows).double()).to(b.wide)
+    shares = (1 / _counts(pools, count_include_pad, divisor_override, rank).double()).to(b.wide)
     return b.constant_tensor(shares) if shares.dim() else b.constant(shares.item(), (), b.wide)
 
 
 @lowers("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
-def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+def avg_pool(b: NodeBuilder, x: Value, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (),
+             padding: int | Sequence[int] = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+             divisor_override: int | None = None) -> Value:
     pools = _pools(b, x.shape, b.shape, kernel_size, stride, padding)
     sums = b.cast(x, b.wide)
     for pool in reversed(pools):
@@ -182,18 +196,21 @@ def avg_pool(b, x, kernel_size, stride=(), padding=0, ceil_mode=False, count_inc
 
 
 @lowers("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default")
-def avg_pool_backward(b, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+def avg_pool_backward(b: NodeBuilder, grad: Value, x: Value, kernel_size: int | Sequence[int],
+                      stride: int | Sequence[int], padding: int | Sequence[int], ceil_mode: bool,
+                      count_include_pad: bool, divisor_override: int | None) -> Value:
     pools = _pools(b, x.shape, grad.shape, kernel_size, stride, padding)
     shares = _shares(b, pools, count_include_pad, divisor_override, x.rank)
     grad = b.binary("mul", b.cast(grad, b.wide), shares)
     for pool in pools:
-        total = None
+        total: Value | None = None
         for k in range(pool.size):
             low, high, interior = ([0] * grad.rank for _ in range(3))
             low[pool.dim], interior[pool.dim] = k, pool.stride - 1
             high[pool.dim] = pool.padded - k - (pool.places - 1) * pool.stride - 1
             spread = b.pad(grad, low, high, 0.0, interior)
             total = spread if total is None else b.binary("add", total, spread)
+        assert total is not None, "a window has elements"
         grad = b.slice_dim(total, pool.dim, pool.padding, pool.padding + pool.extent)
     return b.cast(grad, b.dtype)
 
@@ -201,14 +218,14 @@ def avg_pool_backward(b, grad, x, kernel_size, stride, padding, ceil_mode, count
 # --- windows that share an image evenly -----------------------------------------------------------
 
 
-def _parts(extent, places) -> list[tuple[int, int]]:
+def _parts(extent: int, places: int) -> list[tuple[int, int]]:
     """PyTorch's windows of an adaptive pool: they overlap where `places` does not divide `extent`."""
     return [(i * extent // places, -(-(i + 1) * extent // places)) for i in range(places)]
 
 
 @lowers("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default", "aten.adaptive_avg_pool1d.default",
         "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default")
-def adaptive_avg_pool(b, x, output_size):
+def adaptive_avg_pool(b: NodeBuilder, x: Value, output_size: int | Sequence[int]) -> Value:
     means = b.cast(x, b.wide)
     for dim in range(x.rank - (len(output_size) if not isinstance(output_size, int) else 1), x.rank):
         windows = [b.slice_dim(means, dim, first, last) for first, last in _parts(x.shape[dim], b.shape[dim])]
@@ -217,35 +234,38 @@ def adaptive_avg_pool(b, x, output_size):
 
 
 @lowers("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
-def adaptive_max_pool(b, x, output_size):
+def adaptive_max_pool(b: NodeBuilder, x: Value, output_size: Sequence[int]) -> list[Value | None]:
     dims = len(output_size)
     place = _places(b, x, dims) if 1 in b.used else None
     for dim in reversed(range(x.rank - dims, x.rank)):
         found = []
         for first, last in _parts(x.shape[dim], b.shape[dim]):
-            slices = [[None if v is None else b.slice_dim(v, dim, k, k + 1) for v in (x, place)] for k in range(first, last)]
+            slices = [(b.slice_dim(x, dim, k, k + 1), None if place is None else b.slice_dim(place, dim, k, k + 1))
+                      for k in range(first, last)]
             best = slices[0]
             for value, at in slices[1:]:
                 best = _larger(b, *best, value, at)
             found.append(best)
-        x, place = (None if v[0] is None else b.concat(list(v), dim) for v in zip(*found))
+        x, places = b.concat([value for value, _ in found], dim), [at for _, at in found if at is not None]
+        place = b.concat(places, dim) if places else None
     return [x, place]
 
 
 @lowers("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")
-def adaptive_avg_pool_backward(b, grad, x):
+def adaptive_avg_pool_backward(b: NodeBuilder, grad: Value, x: Value) -> Value:
     total = b.cast(grad, b.wide)
     for dim in range(x.rank):
         if grad.shape[dim] == x.shape[dim]:
             continue
-        parts, places = _parts(x.shape[dim], grad.shape[dim]), total
-        total = None
-        for i, (first, last) in enumerate(parts):
-            share = b.binary("mul", b.slice_dim(places, dim, i, i + 1), b.constant(1 / (last - first), (), b.wide))
+        parts: Value | None = None
+        for i, (first, last) in enumerate(_parts(x.shape[dim], grad.shape[dim])):
+            share = b.binary("mul", b.slice_dim(total, dim, i, i + 1), b.constant(1 / (last - first), (), b.wide))
             shape = list(share.shape)
             shape[dim] = last - first
             low, high = [0] * x.rank, [0] * x.rank
             low[dim], high[dim] = first, x.shape[dim] - last
             spread = b.pad(b.broadcast(share, range(x.rank), shape), low, high, 0.0)
-            total = spread if total is None else b.binary("add", total, spread)
+            parts = spread if parts is None else b.binary("add", parts, spread)
+        assert parts is not None, "an image has places"
+        total = parts
     return b.cast(total, b.dtype)

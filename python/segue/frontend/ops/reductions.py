@@ -9,33 +9,37 @@
 from __future__ import annotations
 
 import math
+from typing import Callable, Sequence
 
 import torch
+from torch.types import Number
 
-from .table import Unsupported, all_dims, lowers, normalised
+from ..writer import Value
+from .table import NodeBuilder, Unsupported, all_dims, lowers, normalised
 
 
-def _count(shape, dims) -> int:
+def _count(shape: Sequence[int], dims: Sequence[int]) -> int:
     return math.prod(shape[d] for d in dims)
 
 
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
-def sum_(b, x, dim=None, keepdim=False, *, dtype=None):
+def sum_(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Value:
     return b.reduce("sum", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
 
 
 @lowers("aten.cumsum.default")
-def cumsum(b, x, dim, *, dtype=None):
+def cumsum(b: NodeBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     return b.unary("cumsum", x, f"dim {normalised(dim, x.rank)}") if x.rank else b.cast(x, b.dtype)
 
 
 @lowers("aten.cumprod.default")
-def cumprod(b, x, dim, *, dtype=None):
+def cumprod(b: NodeBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = b.cast(x, b.dtype)
     return _products(b, x, normalised(dim, x.rank)) if x.rank else x
 
 
-def _products(b, x, dim):
+def _products(b: NodeBuilder, x: Value, dim: int) -> Value:
     """The product of all elements up to each. Each is a factor of the one before it, so that the derivative divides by none."""
     if x.is_empty:
         return x
@@ -46,7 +50,7 @@ def _products(b, x, dim):
     return b.recurrence(x, b.pad(b.slice_dim(x, dim, 0, 1), low, high), dim)
 
 
-def _whole_products(b, x, dim):
+def _whole_products(b: NodeBuilder, x: Value, dim: int) -> Value:
     """Of integers, of which the order does not matter: each step joins twice as many."""
     step, none = 1, [0] * x.rank
     while step < x.shape[dim]:
@@ -57,7 +61,8 @@ def _whole_products(b, x, dim):
 
 
 @lowers("aten.prod.default", "aten.prod.dim_int")
-def prod(b, x, dim=None, keepdim=False, *, dtype=None):
+def prod(b: NodeBuilder, x: Value, dim: int | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Value:
     x = b.cast(x, b.dtype)
     if dim is None:
         x, dim = b.reshape(x, (math.prod(x.shape),)), 0
@@ -68,18 +73,18 @@ def prod(b, x, dim=None, keepdim=False, *, dtype=None):
 
 
 @lowers("aten.cummax.default")
-def cummax(b, x, dim):
+def cummax(b: NodeBuilder, x: Value, dim: int) -> list[Value]:
     return _largest_so_far(b, x, normalised(dim, x.rank), lambda v: v)
 
 
 @lowers("aten.cummin.default")
-def cummin(b, x, dim):
+def cummin(b: NodeBuilder, x: Value, dim: int) -> list[Value]:
     # The least integer has no negative.
     turned = lambda v: b.writer.unary("neg", v) if v.is_float else b.binary("sub", b.constant(-1, (), v.dtype), v)  # noqa: E731
     return _largest_so_far(b, x, normalised(dim, x.rank), turned)
 
 
-def _largest_so_far(b, x, dim, turned):
+def _largest_so_far(b: NodeBuilder, x: Value, dim: int, turned: Callable[[Value], Value]) -> list[Value]:
     """The elements that `turned` makes the largest up to each, and where the last of them is; NaN is the largest of all."""
     if x.dtype == torch.bool:
         values, places = _largest_so_far(b, b.cast(x, torch.int32), dim, turned)
@@ -93,7 +98,7 @@ def _largest_so_far(b, x, dim, turned):
 
 
 @lowers("aten.logcumsumexp.default")
-def logcumsumexp(b, x, dim):
+def logcumsumexp(b: NodeBuilder, x: Value, dim: int) -> Value:
     """The logarithm of sums that are kept relative to the largest term so far, as a recurrence."""
     if not x.rank:
         return x
@@ -114,79 +119,80 @@ def logcumsumexp(b, x, dim):
 
 
 @lowers("aten.mean.default", "aten.mean.dim")
-def mean(b, x, dim=None, keepdim=False, *, dtype=None):
+def mean(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, *,
+         dtype: torch.dtype | None = None) -> Value:
     return b.reduce("mean", b.cast(x, b.dtype), all_dims(dim, x.rank), keepdim)
 
 
-def _extreme(b, kind, x, dims, keepdim=False):
+def _extreme(b: NodeBuilder, kind: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
     if x.dtype == torch.bool:
         return b.cast(b.reduce(kind, b.cast(x, torch.int32), dims, keepdim), torch.bool)
     return b.reduce(kind, x, dims, keepdim)
 
 
 @lowers("aten.amax.default")
-def amax(b, x, dim=(), keepdim=False):
+def amax(b: NodeBuilder, x: Value, dim: int | Sequence[int] = (), keepdim: bool = False) -> Value:
     return _extreme(b, "max", x, all_dims(dim, x.rank), keepdim)
 
 
 @lowers("aten.amin.default")
-def amin(b, x, dim=(), keepdim=False):
+def amin(b: NodeBuilder, x: Value, dim: int | Sequence[int] = (), keepdim: bool = False) -> Value:
     return _extreme(b, "min", x, all_dims(dim, x.rank), keepdim)
 
 
 @lowers("aten.max.default")
-def max_(b, x):
+def max_(b: NodeBuilder, x: Value) -> Value:
     return _extreme(b, "max", x, range(x.rank))
 
 
 @lowers("aten.min.default")
-def min_(b, x):
+def min_(b: NodeBuilder, x: Value) -> Value:
     return _extreme(b, "min", x, range(x.rank))
 
 
 @lowers("aten.max.dim")
-def max_dim(b, x, dim, keepdim=False):
-    return _extremum(b, "max", x, dim, keepdim)
+def max_dim(b: NodeBuilder, x: Value, dim: int, keepdim: bool = False) -> list[Value | None]:
+    return [*_extremum(b, "max", x, dim, keepdim)]
 
 
 @lowers("aten.min.dim")
-def min_dim(b, x, dim, keepdim=False):
-    return _extremum(b, "min", x, dim, keepdim)
+def min_dim(b: NodeBuilder, x: Value, dim: int, keepdim: bool = False) -> list[Value | None]:
+    return [*_extremum(b, "min", x, dim, keepdim)]
 
 
-def _extremum(b, kind, x, dim, keepdim):
+def _extremum(b: NodeBuilder, kind: str, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value | None]:
     if x.dtype == torch.bool:
-        value, place = _extremum(b, kind, b.cast(x, torch.int32), dim, keepdim)
-        return [b.cast(value, torch.bool), place]
+        found, at = _extremum(b, kind, b.cast(x, torch.int32), dim, keepdim)
+        return b.cast(found, torch.bool), at
     dims = all_dims(dim, x.rank)
     value = b.reduce(kind, x, dims, keepdim)
     if not (x.differentiable and dims):
-        return [value, _place_of(b, x, value, dim) if 1 in b.used else None]
+        return value, _place_of(b, x, value, dim) if 1 in b.used else None
     # The gradient goes to the one element that the index names, not to all that are equal.
     place = _place_of(b, x, value, dim)
     lasting = b.reshape(place, [1 if i in dims else d for i, d in enumerate(x.shape)])
     chosen = b.compare("eq", b.iota(dims[0], x.shape), b.broadcast_to(lasting, x.shape))
-    return [b.reduce("sum", b.select(chosen, x, b.constant(0.0, (), x.dtype)), dims, keepdim), place]
+    return b.reduce("sum", b.select(chosen, x, b.constant(0.0, (), x.dtype)), dims, keepdim), place
 
 
 @lowers("aten.argmax.default")
-def argmax(b, x, dim=None, keepdim=False):
+def argmax(b: NodeBuilder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     return _argument(b, "max", x, dim)
 
 
 @lowers("aten.argmin.default")
-def argmin(b, x, dim=None, keepdim=False):
+def argmin(b: NodeBuilder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     return _argument(b, "min", x, dim)
 
 
-def _argument(b, kind, x, dim):
+def _argument(b: NodeBuilder, kind: str, x: Value, dim: int | None) -> Value:
     x = b.cast(x, torch.int32) if x.dtype == torch.bool else x
     if dim is None:
         x, dim = b.reshape(x, (math.prod(x.shape),)), 0
     return _place_of(b, x, b.reduce(kind, x, all_dims(dim, x.rank)), dim)
 
 
-def _place_of(b, x, value, dim):
+def _place_of(b: NodeBuilder, x: Value, value: Value, dim: int) -> Value:
     """The first index along `dim` where `x` is `value`; for NaN, which equals nothing, the first NaN."""
     dims = all_dims(dim, x.rank)
     value = b.broadcast_to(b.reshape(value, [1 if i in dims else d for i, d in enumerate(x.shape)]), x.shape)
@@ -200,23 +206,24 @@ def _place_of(b, x, value, dim):
 
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
-def any_(b, x, dim=None, keepdim=False):
+def any_(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     return _truths(b, "max", x, dim, keepdim)
 
 
 @lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
-def all_(b, x, dim=None, keepdim=False):
+def all_(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     return _truths(b, "min", x, dim, keepdim)
 
 
-def _truths(b, kind, x, dim, keepdim):
+def _truths(b: NodeBuilder, kind: str, x: Value, dim: int | Sequence[int] | None, keepdim: bool) -> Value:
     if x.is_empty:
         return b.constant(kind == "min", b.shape, b.dtype)  # all of none are true
     x = b.cast(b.cast(x, torch.bool), torch.int32)
     return b.cast(b.reduce(kind, x, all_dims(dim, x.rank), keepdim), torch.bool)
 
 
-def _variance(b, x, dim, correction, keepdim):
+def _variance(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None, correction: Number | None,
+              keepdim: bool) -> Value:
     dims = all_dims(dim, x.rank)
     count, correction = _count(x.shape, dims), 1 if correction is None else correction
     if count <= correction:
@@ -227,16 +234,18 @@ def _variance(b, x, dim, correction, keepdim):
 
 
 @lowers("aten.var.correction")
-def var(b, x, dim=None, *, correction=None, keepdim=False):
+def var(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, *, correction: Number | None = None,
+        keepdim: bool = False) -> Value:
     return _variance(b, x, dim, correction, keepdim)
 
 
 @lowers("aten.var.dim")
-def var_dim(b, x, dim, unbiased=True, keepdim=False):
+def var_dim(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None, unbiased: bool = True,
+            keepdim: bool = False) -> Value:
     return _variance(b, x, dim, int(unbiased), keepdim)
 
 
-def _root(b, x):
+def _root(b: NodeBuilder, x: Value) -> Value:
     """The square root of a sum of squares. PyTorch's gradient is 0, not NaN, where the sum is 0."""
     if not x.differentiable:
         return b.writer.unary("sqrt", x)
@@ -245,27 +254,31 @@ def _root(b, x):
 
 
 @lowers("aten.std.correction")
-def std(b, x, dim=None, *, correction=None, keepdim=False):
+def std(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, *, correction: Number | None = None,
+        keepdim: bool = False) -> Value:
     return _root(b, _variance(b, x, dim, correction, keepdim))
 
 
 @lowers("aten.std.dim")
-def std_dim(b, x, dim, unbiased=True, keepdim=False):
+def std_dim(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None, unbiased: bool = True,
+            keepdim: bool = False) -> Value:
     return _root(b, _variance(b, x, dim, int(unbiased), keepdim))
 
 
 @lowers("aten.var_mean.correction")
-def var_mean(b, x, dim=None, *, correction=None, keepdim=False):
+def var_mean(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None = None, *, correction: Number | None = None,
+             keepdim: bool = False) -> list[Value]:
     return [_variance(b, x, dim, correction, keepdim), b.reduce("mean", x, all_dims(dim, x.rank), keepdim)]
 
 
 @lowers("aten.var_mean.dim")
-def var_mean_dim(b, x, dim, unbiased=True, keepdim=False):
+def var_mean_dim(b: NodeBuilder, x: Value, dim: int | Sequence[int] | None, unbiased: bool = True,
+                 keepdim: bool = False) -> list[Value]:
     return var_mean(b, x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
 @lowers("aten.logsumexp.default")
-def logsumexp(b, x, dim, keepdim=False):
+def logsumexp(b: NodeBuilder, x: Value, dim: int | Sequence[int], keepdim: bool = False) -> Value:
     dims = all_dims(dim, x.rank)
     if x.is_empty:
         return b.of_nothing(-math.inf, b.shape, b.dtype, x)
@@ -278,7 +291,8 @@ def logsumexp(b, x, dim, keepdim=False):
 
 
 @lowers("aten.linalg_vector_norm.default")
-def vector_norm(b, x, ord=2, dim=None, keepdim=False, *, dtype=None):
+def vector_norm(b: NodeBuilder, x: Value, ord: Number = 2, dim: int | Sequence[int] | None = None,
+                keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
     x, dims = b.cast(x, b.dtype), all_dims(dim, x.rank)
     if ord == 2:
         return _root(b, b.reduce("sum", b.binary("mul", x, x), dims, keepdim))
@@ -295,7 +309,7 @@ def vector_norm(b, x, ord=2, dim=None, keepdim=False, *, dtype=None):
     return _raised(b, total, b.compare("eq", total, b.constant(0.0, (), x.dtype)), 1 / ord)
 
 
-def _raised(b, x, zero, exponent: float):
+def _raised(b: NodeBuilder, x: Value, zero: Value, exponent: float) -> Value:
     """`x` to a power, without a derivative where it is 0."""
     one, of_zero = b.constant(1.0, (), x.dtype), b.constant(0.0 if exponent > 0 else math.inf, (), x.dtype)
     return b.select(zero, of_zero, b.binary("pow", b.select(zero, one, x), b.constant(exponent, (), x.dtype)))

@@ -12,33 +12,38 @@ matter here, since values are never changed.
 
 from __future__ import annotations
 
-from .table import Unsupported, lowers, normalised
+from typing import Sequence
+
+from torch.types import Number
+
+from ..writer import Value
+from .table import NodeBuilder, lowers, normalised
 
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints",
         "aten.unflatten.int", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
         "aten.unsqueeze.default", "aten.view_as.default", "aten.reshape_as.default", "aten.ravel.default")
-def reshape(b, x, *_, **__):
+def reshape(b: NodeBuilder, x: Value, *_: object, **__: object) -> Value:
     return b.reshape(x, b.shape)
 
 
 @lowers("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default")
-def expand(b, x, *_, **__):
+def expand(b: NodeBuilder, x: Value, *_: object, **__: object) -> Value:
     return b.broadcast_to(x, b.shape)
 
 
 @lowers("aten.broadcast_tensors.default")
-def broadcast_tensors(b, tensors):
+def broadcast_tensors(b: NodeBuilder, tensors: Sequence[Value]) -> list[Value]:
     return b.broadcast_together(*tensors)
 
 
 @lowers("aten.permute.default")
-def permute(b, x, dims):
+def permute(b: NodeBuilder, x: Value, dims: Sequence[int]) -> Value:
     return b.transpose(x, [normalised(d, x.rank) for d in dims])
 
 
 @lowers("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
-def transpose(b, x, dim0, dim1):
+def transpose(b: NodeBuilder, x: Value, dim0: int, dim1: int) -> Value:
     order = list(range(x.rank))
     dim0, dim1 = normalised(dim0, x.rank), normalised(dim1, x.rank)
     order[dim0], order[dim1] = order[dim1], order[dim0]
@@ -46,12 +51,12 @@ def transpose(b, x, dim0, dim1):
 
 
 @lowers("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
-def matrix_transpose(b, x):
+def matrix_transpose(b: NodeBuilder, x: Value) -> Value:
     return transpose(b, x, -2, -1) if x.rank > 1 else x
 
 
 @lowers("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist")
-def movedim(b, x, source, destination):
+def movedim(b: NodeBuilder, x: Value, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     source = [source] if isinstance(source, int) else source
     destination = [destination] if isinstance(destination, int) else destination
     moved = {normalised(d, x.rank): normalised(s, x.rank) for s, d in zip(source, destination)}
@@ -60,21 +65,22 @@ def movedim(b, x, source, destination):
 
 
 @lowers("aten.select.int")
-def select(b, x, dim, index):
+def select(b: NodeBuilder, x: Value, dim: int, index: int) -> Value:
     dim = normalised(dim, x.rank)
     index = index + x.shape[dim] if index < 0 else index
     return b.reshape(b.slice_dim(x, dim, index, index + 1), b.shape)
 
 
 @lowers("aten.slice.Tensor")
-def slice_(b, x, dim=0, start=None, end=None, step=1):
+def slice_(b: NodeBuilder, x: Value, dim: int = 0, start: int | None = None, end: int | None = None,
+           step: int = 1) -> Value:
     dim = normalised(dim, x.rank)
     start, end, step = slice(start, end, step).indices(x.shape[dim])
     return b.slice_dim(x, dim, start, end, step)
 
 
 @lowers("aten.narrow.default")
-def narrow(b, x, dim, start, length):
+def narrow(b: NodeBuilder, x: Value, dim: int, start: int, length: int) -> Value:
     dim = normalised(dim, x.rank)
     start = start + x.shape[dim] if start < 0 else start
     return b.slice_dim(x, dim, start, start + length)
@@ -82,7 +88,7 @@ def narrow(b, x, dim, start, length):
 
 @lowers("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
         "aten.tensor_split.sections", "aten.tensor_split.indices")
-def split(b, x, _, dim=0):
+def split(b: NodeBuilder, x: Value, _: object, dim: int = 0) -> list[Value]:
     dim, start, parts = normalised(dim, x.rank), 0, []
     for result in b.results:
         parts.append(b.slice_dim(x, dim, start, start + result.shape[dim]))
@@ -91,25 +97,25 @@ def split(b, x, _, dim=0):
 
 
 @lowers("aten.unbind.int")
-def unbind(b, x, dim=0):
+def unbind(b: NodeBuilder, x: Value, dim: int = 0) -> list[Value]:
     dim = normalised(dim, x.rank)
     return [b.reshape(b.slice_dim(x, dim, i, i + 1), b.shape) for i in range(x.shape[dim])]
 
 
 @lowers("aten.cat.default", "aten.concat.default")
-def cat(b, tensors, dim=0):
+def cat(b: NodeBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     return b.reshape(b.concat([b.cast(t, b.dtype) for t in tensors], normalised(dim, len(b.shape))), b.shape)
 
 
 @lowers("aten.stack.default")
-def stack(b, tensors, dim=0):
+def stack(b: NodeBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     dim = normalised(dim, len(b.shape))
     shape = [1 if i == dim else d for i, d in enumerate(b.shape)]
     return b.concat([b.reshape(b.cast(t, b.dtype), shape) for t in tensors], dim)
 
 
 @lowers("aten.repeat.default", "aten.tile.default")
-def repeat(b, x, repeats):
+def repeat(b: NodeBuilder, x: Value, repeats: Sequence[int]) -> Value:
     repeats = [1] * (len(b.shape) - len(repeats)) + list(repeats)
     shape = [1] * (len(repeats) - x.rank) + list(x.shape)
     # [d] repeated r times is [r, d], flattened.
@@ -119,7 +125,8 @@ def repeat(b, x, repeats):
 
 
 @lowers("aten.repeat_interleave.self_int")
-def repeat_interleave(b, x, repeats, dim=None, *, output_size=None):
+def repeat_interleave(b: NodeBuilder, x: Value, repeats: int, dim: int | None = None, *,
+                      output_size: int | None = None) -> Value:
     if dim is None:
         x, dim = b.reshape(x, (_count(x.shape),)), 0
     dim = normalised(dim, x.rank)
@@ -128,7 +135,7 @@ def repeat_interleave(b, x, repeats, dim=None, *, output_size=None):
     return b.reshape(b.broadcast(x, dims, spread), b.shape)
 
 
-def _count(shape) -> int:
+def _count(shape: Sequence[int]) -> int:
     total = 1
     for extent in shape:
         total *= extent
@@ -136,7 +143,7 @@ def _count(shape) -> int:
 
 
 @lowers("aten.roll.default")
-def roll(b, x, shifts, dims=()):
+def roll(b: NodeBuilder, x: Value, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Value:
     shifts = [shifts] if isinstance(shifts, int) else shifts
     dims = [dims] if isinstance(dims, int) else dims
     shape = x.shape
@@ -151,7 +158,8 @@ def roll(b, x, shifts, dims=()):
 
 
 @lowers("aten.pad.default")
-def pad_by_mode(b, x, pad, mode="constant", value=None):
+def pad_by_mode(b: NodeBuilder, x: Value, pad: Sequence[int], mode: str = "constant",
+                value: float | None = None) -> Value:
     if mode == "constant":
         return constant_pad(b, x, pad, 0 if value is None else value)
     for i in range(len(pad) // 2):  # pairs count from the last dimension
@@ -159,16 +167,16 @@ def pad_by_mode(b, x, pad, mode="constant", value=None):
     return x
 
 
-def _continued(b, x, dim, low, high, mode):
+def _continued(b: NodeBuilder, x: Value, dim: int, low: int, high: int, mode: str) -> Value:
     """`x` with more elements of its own before and behind a dimension, or less."""
     x = b.slice_dim(x, dim, max(-low, 0), x.shape[dim] - max(-high, 0))
     low, high, extent = max(low, 0), max(high, 0), x.shape[dim]
 
-    def repeated(place, count):
+    def repeated(place: int, count: int) -> Value:
         edge = b.slice_dim(x, dim, place, place + 1)
         return b.broadcast(edge, range(x.rank), [count if i == dim else d for i, d in enumerate(x.shape)])
 
-    def turned(start, count):  # from the last to the first
+    def turned(start: int, count: int) -> list[Value]:  # from the last to the first
         return [b.slice_dim(x, dim, start + count - 1 - k, start + count - k) for k in range(count)]
 
     if mode == "replicate":
@@ -181,7 +189,7 @@ def _continued(b, x, dim, low, high, mode):
 
 
 @lowers("aten.constant_pad_nd.default")
-def constant_pad(b, x, pad, value=0):
+def constant_pad(b: NodeBuilder, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
     low, high = [0] * x.rank, [0] * x.rank
     for i in range(len(pad) // 2):  # pairs count from the last dimension
         low[x.rank - 1 - i], high[x.rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
@@ -190,7 +198,7 @@ def constant_pad(b, x, pad, value=0):
     return b.pad(x, [max(l, 0) for l in low], [max(h, 0) for h in high], value)
 
 
-def _triangle(b, x, keep: str, diagonal: int):
+def _triangle(b: NodeBuilder, x: Value, keep: str, diagonal: int) -> Value:
     matrix = x.shape[-2:]
     rows, columns = b.iota(0, matrix), b.iota(1, matrix)
     inside = b.compare(keep, columns, b.binary("add", rows, b.constant(diagonal, (), rows.dtype)))
@@ -198,10 +206,10 @@ def _triangle(b, x, keep: str, diagonal: int):
 
 
 @lowers("aten.tril.default")
-def tril(b, x, diagonal=0):
+def tril(b: NodeBuilder, x: Value, diagonal: int = 0) -> Value:
     return _triangle(b, x, "le", diagonal)
 
 
 @lowers("aten.triu.default")
-def triu(b, x, diagonal=0):
+def triu(b: NodeBuilder, x: Value, diagonal: int = 0) -> Value:
     return _triangle(b, x, "ge", diagonal)

@@ -15,17 +15,19 @@ many nested views as it has elements.
 from __future__ import annotations
 
 import math
+from typing import Callable, Sequence
 
 import torch
 
-from .table import Unsupported, lowers, normalised
+from ..writer import Value
+from .table import NodeBuilder, Unsupported, lowers, normalised
 from .training import written_along
 
 #: Overlapping views are put together of so many nested ones; more are looked up element by element.
 _MOST_PARTS = 64
 
 
-def _clash(size, stride) -> tuple[int, int] | None:
+def _clash(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int] | None:
     """Two dimensions that are not nested, or None."""
     dims = _nest(size, stride)
     for outer, inner in zip(dims, dims[1:]):
@@ -34,12 +36,12 @@ def _clash(size, stride) -> tuple[int, int] | None:
     return None
 
 
-def _nest(size, stride) -> list[int]:
+def _nest(size: Sequence[int], stride: Sequence[int]) -> list[int]:
     """The dimensions that have several elements, those of larger steps first."""
     return sorted((i for i, n in enumerate(size) if n != 1), key=lambda i: -stride[i])
 
 
-def _grid(size, stride) -> tuple[list[int], list[int]]:
+def _grid(size: Sequence[int], stride: Sequence[int]) -> tuple[list[int], list[int]]:
     """A nested view as a part of a tensor: the extents of this, and of the part. The last dimension is one step."""
     dims = _nest(size, stride)
     steps = [stride[d] for d in dims]
@@ -49,7 +51,7 @@ def _grid(size, stride) -> tuple[list[int], list[int]]:
     return extents, [size[d] for d in dims] + [1]
 
 
-def _read(b, flat, size, stride, offset):
+def _read(b: NodeBuilder, flat: Value, size: Sequence[int], stride: Sequence[int], offset: int) -> Value:
     """The view of a flattened tensor."""
     repeated = [i for i, n in enumerate(size) if n != 1 and stride[i] == 0]
     if repeated:
@@ -67,7 +69,8 @@ def _read(b, flat, size, stride, offset):
     return b.reshape(b.transpose(part, [dims.index(d) for d in sorted(dims)]), size)
 
 
-def _read_overlapping(b, flat, size, stride, offset, clash):
+def _read_overlapping(b: NodeBuilder, flat: Value, size: Sequence[int], stride: Sequence[int], offset: int,
+                      clash: tuple[int, int]) -> Value:
     dim = min(clash, key=lambda i: size[i])
     if size[dim] <= _MOST_PARTS:
         one = [1 if i == dim else n for i, n in enumerate(size)]
@@ -78,7 +81,7 @@ def _read_overlapping(b, flat, size, stride, offset, clash):
     return b.gather(flat, place)
 
 
-def _spread(b, part, size, stride, offset, count):
+def _spread(b: NodeBuilder, part: Value, size: Sequence[int], stride: Sequence[int], offset: int, count: int) -> Value:
     """The elements of a nested view at their places in a flattened tensor of zeros."""
     dims, (extents, kept) = _nest(size, stride), _grid(size, stride)
     order = sorted(dims)
@@ -89,15 +92,17 @@ def _spread(b, part, size, stride, offset, count):
     return b.pad(flat, [offset], [count - offset - flat.shape[0]], 0)
 
 
-def _written(b, flat, part, size, stride, offset):
+def _written(b: NodeBuilder, flat: Value, part: Value, size: Sequence[int], stride: Sequence[int],
+             offset: int) -> Value:
     """A flattened tensor with what was written through a nested view."""
     taken = b.cast(b.constant(1, size, torch.bool), torch.int32)
     taken, part = (_spread(b, v, size, stride, offset, flat.shape[0]) for v in (taken, b.cast(part, flat.dtype)))
     return b.select(b.cast(taken, torch.bool), part, flat)
 
 
-def _memory(b, x):
+def _memory(b: NodeBuilder, x: Value) -> tuple[Value, Callable[[Value], Value], int]:
     """The tensor in the order of its elements in memory, flattened; how to bring that back, and where it begins."""
+    assert b.layout is not None, "the first operand is a tensor"
     strides, first = b.layout
     dims = _nest(x.shape, strides)
     step = 1
@@ -108,14 +113,14 @@ def _memory(b, x):
     order = dims + [i for i in range(x.rank) if i not in dims]
     flat = b.reshape(b.transpose(x, order), (math.prod(x.shape),))
 
-    def back(value):
+    def back(value: Value) -> Value:
         value = b.reshape(value, [x.shape[d] for d in order])
         return b.transpose(value, [order.index(d) for d in range(x.rank)])
 
     return flat, back, first
 
 
-def _start(flat, size, stride, offset) -> int:
+def _start(flat: Value, size: Sequence[int], stride: Sequence[int], offset: int) -> int:
     """Checks that the view stays in the tensor; where it begins there."""
     last = offset + sum((n - 1) * s for n, s in zip(size, stride))
     if 0 not in size and not 0 <= offset <= last < flat.shape[0]:
@@ -124,7 +129,8 @@ def _start(flat, size, stride, offset) -> int:
 
 
 @lowers("aten.as_strided.default")
-def as_strided(b, x, size, stride, storage_offset=None):
+def as_strided(b: NodeBuilder, x: Value, size: Sequence[int], stride: Sequence[int],
+               storage_offset: int | None = None) -> Value:
     flat, _, first = _memory(b, x)
     if 0 in size:
         return b.constant(0, size, x.dtype)
@@ -132,7 +138,8 @@ def as_strided(b, x, size, stride, storage_offset=None):
 
 
 @lowers("aten.as_strided_scatter.default")
-def as_strided_scatter(b, x, part, size, stride, storage_offset=None):
+def as_strided_scatter(b: NodeBuilder, x: Value, part: Value, size: Sequence[int], stride: Sequence[int],
+                       storage_offset: int | None = None) -> Value:
     flat, back, first = _memory(b, x)
     if 0 in size:
         return x
@@ -145,7 +152,7 @@ def as_strided_scatter(b, x, part, size, stride, storage_offset=None):
 # --- diagonals -----------------------------------------------------------------------------
 
 
-def _diagonals(b, x, offset, dim1, dim2):
+def _diagonals(b: NodeBuilder, x: Value, offset: int, dim1: int, dim2: int) -> tuple[Value, list[int], int, int, int]:
     """The tensor with both dimensions last and made one, the order that this took, and where the diagonals lie there:
     their first element, the step to the next, and how many there are.
     """
@@ -158,13 +165,13 @@ def _diagonals(b, x, offset, dim1, dim2):
 
 
 @lowers("aten.diagonal.default")
-def diagonal(b, x, offset=0, dim1=0, dim2=1):
+def diagonal(b: NodeBuilder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     rows, _, start, step, count = _diagonals(b, x, offset, dim1, dim2)
     return b.slice_dim(rows, rows.rank - 1, start, start + (count - 1) * step + 1, step) if count else b.constant(0, b.shape, x.dtype)
 
 
 @lowers("aten.diagonal_scatter.default")
-def diagonal_scatter(b, x, part, offset=0, dim1=0, dim2=1):
+def diagonal_scatter(b: NodeBuilder, x: Value, part: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     rows, order, start, step, count = _diagonals(b, x, offset, dim1, dim2)
     if not count:
         return x
@@ -176,7 +183,7 @@ def diagonal_scatter(b, x, part, offset=0, dim1=0, dim2=1):
 
 
 @lowers("aten.unfold.default")
-def unfold(b, x, dimension, size, step):
+def unfold(b: NodeBuilder, x: Value, dimension: int, size: int, step: int) -> Value:
     """Windows along a dimension; their elements become a dimension behind all others."""
     if x.is_empty or 0 in b.shape:
         return b.constant(0, b.shape, x.dtype)

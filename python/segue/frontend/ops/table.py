@@ -8,20 +8,29 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
 
 import torch
+from torch.types import Number
 
 from ..writer import GraphWriter, Value, compute_type
 
+#: What a lowering gives: the result of its operator, or a list where it has several, with None for one that is not read.
+Lowered = Value | list[Value] | list[Value | None]
+
+#: What an operator takes in the place of either: a tensor, or a number of Python's.
+ValueOrNumber = Value | Number
+
 #: Operator ("aten.add.Tensor") -> function(builder, *args, **kwargs).
-OPS: dict[str, Callable] = {}
+OPS: dict[str, Callable[..., Lowered]] = {}
+
+_Lowering = TypeVar("_Lowering", bound=Callable[..., Lowered])
 
 
-def lowers(*names: str):
+def lowers(*names: str) -> Callable[[_Lowering], _Lowering]:
     """Enter a function in the table under the given operators."""
 
-    def enter(function: Callable) -> Callable:
+    def enter(function: _Lowering) -> _Lowering:
         for name in names:
             assert name not in OPS, f"{name} is entered twice"
             OPS[name] = function
@@ -34,8 +43,14 @@ class Unsupported(Exception):
     """Raised by a lowering for an argument that it cannot express; the text says which."""
 
 
-class NodeBuilder:
-    """The writer, with what PyTorch knows of the results of the node at hand.
+if TYPE_CHECKING:
+    _Writer = GraphWriter
+else:
+    _Writer = object
+
+
+class NodeBuilder(_Writer):
+    """The writer, with what PyTorch knows of the results of the node at hand. All that the writer has the builder has, too.
 
     Attributes
     ----------
@@ -47,7 +62,8 @@ class NodeBuilder:
     wide : the element type in which that is computed
     """
 
-    def __init__(self, writer: GraphWriter, results: list, used: set[int], layout: tuple[list[int], int] | None = None):
+    def __init__(self, writer: GraphWriter, results: Sequence[torch.Tensor], used: set[int],
+                 layout: tuple[list[int], int] | None = None) -> None:
         self.writer = writer
         self.results = results
         self.used = used
@@ -66,16 +82,16 @@ class NodeBuilder:
         """In which sums of the first result are computed: f64 for f64, f32 for other floats."""
         return compute_type(self.dtype)
 
-    def __getattr__(self, name: str):  # everything of the writer, one dot nearer
-        return getattr(self.writer, name)
+    if not TYPE_CHECKING:  # where the writer is the base, and what neither has is an error
 
-    def value(self, x, like: Value | None = None, dtype: torch.dtype | None = None) -> Value:
-        """`x` as a value; a Python number becomes a scalar constant of `dtype`, or of `like`'s."""
-        if isinstance(x, Value):
-            return x if dtype is None else self.writer.cast(x, dtype)
-        return self.writer.constant(x, (), dtype or like.dtype)
+        def __getattr__(self, name: str):
+            return getattr(self.writer, name)
 
-    def promoted(self, *xs) -> list[Value]:
+    def value(self, x: ValueOrNumber, dtype: torch.dtype) -> Value:
+        """`x` as a value of `dtype`; a Python number becomes a scalar constant."""
+        return self.writer.cast(x, dtype) if isinstance(x, Value) else self.writer.constant(x, (), dtype)
+
+    def promoted(self, *xs: ValueOrNumber) -> list[Value]:
         """Values of one element type, by PyTorch's promotion of tensors, scalars and numbers."""
         dtype = promoted_type(*xs)
         return [self.value(x, dtype=dtype) for x in xs]
@@ -85,7 +101,7 @@ class NodeBuilder:
         return self.writer.unary(name, self.writer.cast(x, self.dtype), attributes)
 
 
-def promoted_type(*xs) -> torch.dtype:
+def promoted_type(*xs: ValueOrNumber) -> torch.dtype:
     """The element type in which PyTorch combines tensors and numbers."""
     stand_ins = [
         torch.empty((1,) if x.shape else (), dtype=x.dtype, device="meta") if isinstance(x, Value) else x for x in xs
@@ -103,7 +119,7 @@ def normalised(dim: int, rank: int) -> int:
     return dim + max(rank, 1) if dim < 0 else dim
 
 
-def all_dims(dims, rank: int) -> list[int]:
+def all_dims(dims: int | Sequence[int] | None, rank: int) -> list[int]:
     """Returns dimensions, of which None and the empty list mean all."""
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))

@@ -13,18 +13,22 @@ worse that way.
 from __future__ import annotations
 
 import math
+from typing import Sequence
 
 import torch
+from torch.types import Number
 
+from ..writer import Value
 from .losses import _MEAN, _NONE, _row_weights, _rows
 from .attention import attention, attention_grad
 from .matmul import _repeated_heads, adjoin, gather, place_of
 from .normalisation import _rows as _normalised_rows
-from .table import Unsupported, lowers, normalised
+from .table import NodeBuilder, Unsupported, lowers, normalised
 
 
 @lowers("aten.native_layer_norm.default")
-def native_layer_norm(b, x, normalized_shape, weight, bias, eps):
+def native_layer_norm(b: NodeBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None,
+                      bias: Value | None, eps: float) -> list[Value]:
     rows, (weight, bias) = _normalised_rows(b, x, normalized_shape, (weight, bias))
     parts = b.layer_norm(rows, weight, bias, eps)
     return [b.reshape(part, tuple(wanted.shape)) for part, wanted in zip(parts, b.results)]
@@ -34,7 +38,8 @@ def native_layer_norm(b, x, normalized_shape, weight, bias, eps):
 
 
 @lowers("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
-def nll_loss_forward(b, x, target, weight, reduction, ignore_index):
+def nll_loss_forward(b: NodeBuilder, x: Value, target: Value, weight: Value | None, reduction: int,
+                     ignore_index: int) -> list[Value]:
     logs, targets = _rows(b, x), b.reshape(target, (math.prod(target.shape),))
     weights, counts = _row_weights(b, targets, weight, ignore_index)
     chosen = _of_target(b, logs, b.select(counts, targets, b.constant(0, (), targets.dtype)))
@@ -48,7 +53,7 @@ def nll_loss_forward(b, x, target, weight, reduction, ignore_index):
     return [b.cast(loss, b.dtype), b.cast(total, b.dtype)]
 
 
-def _of_target(b, rows, targets):
+def _of_target(b: NodeBuilder, rows: Value, targets: Value) -> Value:
     """Returns of each row the element that its target names."""
     # A lookup in a table of the classes refuses a target that is none; one in the flattened rows would not.
     count, classes = rows.shape
@@ -58,7 +63,8 @@ def _of_target(b, rows, targets):
 
 
 @lowers("aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default")
-def nll_loss_backward(b, grad, x, target, weight, reduction, ignore_index, total_weight):
+def nll_loss_backward(b: NodeBuilder, grad: Value, x: Value, target: Value, weight: Value | None, reduction: int,
+                      ignore_index: int, total_weight: Value) -> Value:
     logs, targets = _rows(b, x), b.reshape(target, (math.prod(target.shape),))
     weights, _ = _row_weights(b, targets, weight, ignore_index)
     grad = b.cast(grad, b.wide)
@@ -78,7 +84,7 @@ def nll_loss_backward(b, grad, x, target, weight, reduction, ignore_index, total
 # --- attention ----------------------------------------------------------------------------
 
 
-def _attention_mask(b, mask, q):
+def _attention_mask(b: NodeBuilder, mask: Value | None, q: Value) -> Value | None:
     if mask is None:
         return None
     mask = b.reshape(mask, (1,) * (4 - mask.rank) + mask.shape)
@@ -86,7 +92,9 @@ def _attention_mask(b, mask, q):
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu.default")
-def flash_attention(b, query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+def flash_attention(b: NodeBuilder, query: Value, key: Value, value: Value, dropout_p: float = 0.0,
+                    is_causal: bool = False, *, attn_mask: Value | None = None,
+                    scale: float | None = None) -> list[Value]:
     if dropout_p:
         raise Unsupported(f"dropout_p={dropout_p}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -96,7 +104,9 @@ def flash_attention(b, query, key, value, dropout_p=0.0, is_causal=False, *, att
 
 
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
-def flash_attention_backward(b, grad, query, key, value, out, lse, dropout_p, is_causal, *, attn_mask=None, scale=None):
+def flash_attention_backward(b: NodeBuilder, grad: Value, query: Value, key: Value, value: Value, out: Value,
+                             lse: Value, dropout_p: float, is_causal: bool, *, attn_mask: Value | None = None,
+                             scale: float | None = None) -> list[Value]:
     if dropout_p:
         raise Unsupported(f"dropout_p={dropout_p}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -107,7 +117,7 @@ def flash_attention_backward(b, grad, query, key, value, out, lse, dropout_p, is
     return [grads[0], *(_summed_heads(b, x, heads) for x in grads[1:])]
 
 
-def _summed_heads(b, x, heads):
+def _summed_heads(b: NodeBuilder, x: Value, heads: int) -> Value:
     """The inverse of repeating heads."""
     if x.shape[1] == heads:
         return x
@@ -115,7 +125,7 @@ def _summed_heads(b, x, heads):
 
 
 @lowers("transformers.grouped_mm_fallback_backward.default")
-def transformers_grouped_mm_backward(b, x, weight, offs, grad):
+def transformers_grouped_mm_backward(b: NodeBuilder, x: Value, weight: Value, offs: Value, grad: Value) -> list[Value]:
     return [b.grouped_dot(grad, b.transpose(weight, [0, 2, 1]), offs), b.grouped_outer(x, grad, offs)]
 
 
@@ -123,7 +133,8 @@ def transformers_grouped_mm_backward(b, x, weight, offs, grad):
 
 
 @lowers("aten.embedding_dense_backward.default")
-def embedding_backward(b, grad, indices, num_weights, padding_idx, scale_grad_by_freq):
+def embedding_backward(b: NodeBuilder, grad: Value, indices: Value, num_weights: int, padding_idx: int,
+                       scale_grad_by_freq: bool) -> Value:
     if scale_grad_by_freq:
         raise Unsupported("scale_grad_by_freq")
     if padding_idx >= 0:
@@ -133,7 +144,7 @@ def embedding_backward(b, grad, indices, num_weights, padding_idx, scale_grad_by
     return b.scatter_add(grad, indices, num_weights)
 
 
-def _spread(b, part, dim, start, step, extent):
+def _spread(b: NodeBuilder, part: Value, dim: int, start: int, step: int, extent: int) -> Value:
     """`part` along `dim` at start, start + step, ... of so many zeros."""
     low, high, interior = ([0] * part.rank for _ in range(3))
     low[dim], interior[dim] = start, step - 1
@@ -143,34 +154,36 @@ def _spread(b, part, dim, start, step, extent):
 
 
 @lowers("aten.slice_backward.default")
-def slice_backward(b, grad, input_sizes, dim, start, end, step):
+def slice_backward(b: NodeBuilder, grad: Value, input_sizes: Sequence[int], dim: int, start: int, end: int,
+                   step: int) -> Value:
     dim = normalised(dim, len(b.shape))
     start, _, step = slice(start, end, step).indices(b.shape[dim])
     return _spread(b, grad, dim, start, step, b.shape[dim])
 
 
 @lowers("aten.select_backward.default")
-def select_backward(b, grad, input_sizes, dim, index):
+def select_backward(b: NodeBuilder, grad: Value, input_sizes: Sequence[int], dim: int, index: int) -> Value:
     dim = normalised(dim, len(b.shape))
     index = index + b.shape[dim] if index < 0 else index
     return _spread(b, b.reshape(grad, grad.shape[:dim] + (1,) + grad.shape[dim:]), dim, index, 1, b.shape[dim])
 
 
-def written_along(b, x, part, dim, start, step):
+def written_along(b: NodeBuilder, x: Value, part: Value, dim: int, start: int, step: int) -> Value:
     """`x` with `part` in the place of every step-th slice along `dim`."""
     taken = _spread(b, b.cast(b.constant(1, part.shape, torch.bool), torch.int32), dim, start, step, x.shape[dim])
     return b.select(b.cast(taken, torch.bool), _spread(b, b.cast(part, x.dtype), dim, start, step, x.shape[dim]), x)
 
 
 @lowers("aten.slice_scatter.default")
-def slice_scatter(b, x, part, dim=0, start=None, end=None, step=1):
+def slice_scatter(b: NodeBuilder, x: Value, part: Value, dim: int = 0, start: int | None = None, end: int | None = None,
+                  step: int = 1) -> Value:
     dim = normalised(dim, x.rank)
     start, _, step = slice(start, end, step).indices(x.shape[dim])
     return written_along(b, x, part, dim, start, step)
 
 
 @lowers("aten.select_scatter.default")
-def select_scatter(b, x, part, dim, index):
+def select_scatter(b: NodeBuilder, x: Value, part: Value, dim: int, index: int) -> Value:
     dim = normalised(dim, x.rank)
     index = index + x.shape[dim] if index < 0 else index
     part = b.broadcast_to(part, x.shape[:dim] + x.shape[dim + 1 :])
@@ -181,7 +194,7 @@ def select_scatter(b, x, part, dim, index):
 _MOST_WRITES = 1 << 20
 
 
-def _last_written(b, index, places):
+def _last_written(b: NodeBuilder, index: Value, places: int) -> Value:
     """For each of so many places the last of `index`'s row that names it, or -1; rows are along the last dimension."""
     lead = range(index.rank - 1)
     shape = index.shape[:-1] + (places, index.shape[-1])
@@ -192,17 +205,19 @@ def _last_written(b, index, places):
 
 
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")
-def index_put(b, x, indices, values, accumulate=False):
+def index_put(b: NodeBuilder, x: Value, indices: Sequence[Value | None], values: Value,
+              accumulate: bool = False) -> Value:
     """Where several elements name one place and are not added, the last of them is there; PyTorch promises none."""
-    given = [i for i, v in enumerate(indices) if v is not None]
-    if any(indices[i].dtype == torch.bool for i in given):
-        return _put_by_mask(b, x, indices, given, values, accumulate)
+    chosen = {i: v for i, v in enumerate(indices) if v is not None}
+    given = list(chosen)
+    if any(v.dtype == torch.bool for v in chosen.values()):
+        return _put_by_mask(b, x, chosen[given[0]], given, values, accumulate)
     if accumulate and x.dtype == torch.bool:  # true where one is
         return b.cast(index_put(b, b.cast(x, torch.int32), indices, b.cast(values, torch.int32), True), torch.bool)
     # The indexed dimensions go first and become one.
     order = given + [i for i in range(x.rank) if i not in given]
     extents, rest = [x.shape[i] for i in given], [x.shape[i] for i in order[len(given) :]]
-    place = place_of(b, [indices[i] for i in given], extents)
+    place = place_of(b, list(chosen.values()), extents)
     if place.is_empty:
         return x
     first, k = given[0] if adjoin(given) else 0, place.rank
@@ -220,9 +235,8 @@ def index_put(b, x, indices, values, accumulate=False):
     return b.select(named, found, x)
 
 
-def _put_by_mask(b, x, indices, given, values, accumulate):
+def _put_by_mask(b: NodeBuilder, x: Value, mask: Value, given: list[int], values: Value, accumulate: bool) -> Value:
     """What a mask over the first dimensions chooses gets one value, or the rows of several in their order."""
-    mask = indices[given[0]]
     if given != [0]:
         raise Unsupported("a mask beside other indices")
     whole = b.reshape(mask, mask.shape + (1,) * (x.rank - mask.rank))
@@ -239,7 +253,7 @@ def _put_by_mask(b, x, indices, given, values, accumulate):
     return b.select(whole, b.binary("add", x, written) if accumulate else written, x)
 
 
-def _count_of_taken(b, mask):
+def _count_of_taken(b: NodeBuilder, mask: Value) -> Value:
     """For each element of a mask, flattened, the number of the last that it has taken; 0 before the first."""
     taken = b.cast(b.reshape(mask, (math.prod(mask.shape),)), torch.int64)
     number = b.binary("sub", b.writer.unary("cumsum", taken, "dim 0"), b.constant(1, (), torch.int64))
@@ -247,7 +261,7 @@ def _count_of_taken(b, mask):
 
 
 @lowers("aten.masked_scatter.default")
-def masked_scatter(b, x, mask, source):
+def masked_scatter(b: NodeBuilder, x: Value, mask: Value, source: Value) -> Value:
     shape = b.shape
     x, mask = b.broadcast_to(x, shape), b.broadcast_to(mask, shape)
     if x.is_empty or source.is_empty:
@@ -257,7 +271,7 @@ def masked_scatter(b, x, mask, source):
 
 
 @lowers("aten.masked_scatter_backward.default")
-def masked_scatter_backward(b, grad, mask, sizes):
+def masked_scatter_backward(b: NodeBuilder, grad: Value, mask: Value, sizes: Sequence[int]) -> Value:
     grad, mask = b.broadcast_together(grad, mask)
     if grad.is_empty or 0 in b.shape:
         return b.constant(0, b.shape, b.dtype)
@@ -268,7 +282,7 @@ def masked_scatter_backward(b, grad, mask, sizes):
 
 
 @lowers("aten.scatter_add.default")
-def scatter_add(b, x, dim, index, source):
+def scatter_add(b: NodeBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     if x.dtype == torch.bool:  # true where one is
         return b.cast(scatter_add(b, b.cast(x, torch.int32), dim, index, b.cast(source, torch.int32)), torch.bool)
     if not x.rank:
@@ -282,14 +296,14 @@ def scatter_add(b, x, dim, index, source):
 
 
 @lowers("aten.scatter.value")
-def scatter_value(b, x, dim, index, value):
+def scatter_value(b: NodeBuilder, x: Value, dim: int, index: Value, value: Number) -> Value:
     ones = b.constant(1.0, index.shape)
     taken = scatter_add(b, b.constant(0.0, x.shape), dim, index, ones)
     return b.select(b.compare("gt", taken, b.constant(0.0)), b.constant(value, (), x.dtype), x)
 
 
 @lowers("aten.scatter.src")
-def scatter_source(b, x, dim, index, source):
+def scatter_source(b: NodeBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     """Where several elements name one place, the last of them is there; PyTorch promises none."""
     dim, rank = normalised(dim, x.rank), x.rank
     if index.is_empty:
@@ -312,7 +326,7 @@ def scatter_source(b, x, dim, index, source):
 
 
 @lowers("aten._weight_norm_interface_backward.default")
-def weight_norm_backward(b, grad, v, g, norms, dim):
+def weight_norm_backward(b: NodeBuilder, grad: Value, v: Value, g: Value, norms: Value, dim: int) -> list[Value]:
     """Of w = v g / |v|, where |v| is taken over all dimensions but `dim`."""
     grad, v, g, norms = (b.cast(x, torch.float32) for x in (grad, v, g, norms))
     dims = [i for i in range(v.rank) if i != normalised(dim, v.rank)]
@@ -324,7 +338,7 @@ def weight_norm_backward(b, grad, v, g, norms, dim):
 
 @lowers("aten.replication_pad1d_backward.default", "aten.replication_pad2d_backward.default",
         "aten.replication_pad3d_backward.default")
-def replication_pad_backward(b, grad, x, padding):
+def replication_pad_backward(b: NodeBuilder, grad: Value, x: Value, padding: Sequence[int]) -> Value:
     for i in range(len(padding) // 2):  # pairs count from the last dimension
         dim, low, high = grad.rank - 1 - i, padding[2 * i], padding[2 * i + 1]
         extent, end = x.shape[dim], grad.shape[dim] - max(high, 0)
@@ -341,11 +355,11 @@ def replication_pad_backward(b, grad, x, padding):
 
 
 @lowers("aten.new_empty_strided.default", "aten.empty_strided.default")
-def empty_strided(b, *_, **__):
+def empty_strided(b: NodeBuilder, *_: object, **__: object) -> Value:
     return b.constant(0, b.shape, b.dtype)
 
 
 @lowers("aten.copy.default")
-def copy(b, target, source, *_):
+def copy(b: NodeBuilder, target: Value, source: Value, *_: object) -> Value:
     """The source, as an element type and shape of the target's; its old value does not matter."""
     return b.broadcast_to(b.cast(source, b.dtype), b.shape)
