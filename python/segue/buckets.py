@@ -155,7 +155,7 @@ class Bucketing:
         if unknown := [n for n in self.buckets.fill if n not in names]:
             raise InvalidArgumentError(f"the buckets say what {unknown[0]!r} is padded with; {self._name} takes {', '.join(map(repr, names))}")
         short, _ = self._shorter(flat, spec, dict.fromkeys(chosen), self.buckets.least_of(bucket))
-        fills = fills_of(short, names, {names[i]: leaf for i, leaf in chosen.items()}, self.buckets.fill)
+        fills = fills_of(short, names, {names[i]: describe(leaf)[1] for i, leaf in chosen.items()}, self.buckets.fill)
         return _Places(names, {i: fills[names[i]] for i in chosen})
 
     def _shorter(self, flat: list[Any], spec: Any, chosen: Mapping[int, Any], length: int) -> tuple[Any, list[Any]]:

@@ -506,6 +506,8 @@ case("embedding_padded_trained", lambda i, w: F.embedding(i, w * 1, padding_idx=
 case("detached", lambda x, y: x * (x * y).detach() + y, normal(3, 4), normal(3, 4))
 case("gather", lambda x, i: x.gather(1, i), normal(5, 6), integers(0, 6, 5, 3))
 case("gather_first", lambda x, i: x.gather(0, i), normal(5, 6), integers(0, 5, 2, 6))
+case("take_along_dim", lambda x, i, j: (torch.take_along_dim(x, i, 1), torch.take_along_dim(x, j)), normal(5, 6), integers(0, 6, 5, 3),
+     integers(0, 30, 7))
 case("index_two", lambda x, i, j: x[i, j], normal(5, 6, 3), integers(-5, 5, 4), integers(0, 6, 4))
 case("index_behind", lambda x, i, j: x[:, i, j] * x[:, j, i], normal(2, 6, 6, 3), integers(-6, 6, 4), integers(0, 6, 4))
 case("index_around", lambda x, i, j: x[i, :, j], normal(5, 3, 6), integers(0, 5, 2, 4), integers(0, 6, 4))

@@ -239,6 +239,13 @@ def test_what_is_wrong_is_said(given, message):
         segue.compile(Front(), torch.zeros(2, 7, dtype=torch.int64), buckets=segue.Buckets(**given) if isinstance(given, dict) else given)
 
 
+def test_an_array_of_numpy_is_refused_in_words():
+    """Also where it is the target of a loss, whose padding depends on its element type."""
+    given = batch(7)
+    with pytest.raises(segue.InvalidArgumentError, match="input 'targets' is a ndarray, and is to be padded; give a torch tensor"):
+        segue.compile(Language(), {**given, "targets": given["targets"].numpy()}, buckets=segue.Buckets(BUCKETS))
+
+
 def test_the_guide_is_true(capsys):
     from pathlib import Path
 

@@ -69,6 +69,19 @@ def test_dropout_keeps_the_mean_and_its_gradient_matches_the_mask():
     assert torch.equal(first, compiled(x))
 
 
+def test_dropout_that_is_not_told_whether_it_trains():
+    """It drops in PyTorch."""
+    x, dropped = torch.ones(64, 512), Apply(lambda x: torch.native_dropout(x, 0.25, None)[0])
+    for compiled in (segue.compile(dropped, (x,)), torch.compile(dropped, backend="segue", options={"fallback": "error"})):
+        assert abs((compiled(x) != 0).float().mean().item() - 0.75) < 0.01
+
+
+def test_a_result_that_a_lowering_does_not_give_is_refused():
+    """It was None in silence."""
+    with pytest.raises(segue.UnsupportedOpError, match="native_dropout.default .* its lowering does not give result 1, which is read"):
+        segue.compile(Apply(lambda x: torch.native_dropout(x, 0.25, True)), (torch.ones(8),))
+
+
 def _draws(x):
     """Many numbers of each distribution, as floats."""
     size = (4096,)

@@ -6,8 +6,12 @@
 # ===------------------------------------------------------------------------=== #
 """`segue.supported_ops()` and docs/operators.md say what the frontend's own tables and the code of its lowerings say."""
 
+import inspect
+import re
 import subprocess
 import sys
+import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from segue import supported
 from segue.frontend.decompositions import DECOMPOSITIONS
 from segue.frontend.ops import OPS, ordering
 from segue.frontend.ops.table import Unsupported
+from segue.frontend.writer import Value
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,3 +82,67 @@ def test_a_part_of_the_table():
 def test_what_is_changed_in_place_is_not_listed():
     own = set(segue.supported_ops()) - set(OPS)
     assert own and not [name for name in own if name.endswith((".out", "_.default", "_.Tensor"))]
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+#: What PyTorch gives for the kinds of arguments that schemas have; to type checkers a whole number and a truth value are floats, too.
+_GIVEN = {"number": float, "Scalar": float, "int": int, "SymInt": int, "float": float, "bool": bool, "str": str, "ScalarType": torch.dtype,
+          "Layout": torch.layout, "Device": torch.device, "MemoryFormat": torch.memory_format, "Generator": torch.Generator}
+
+
+def _members(annotation):
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return {m for a in typing.get_args(annotation) for m in _members(a)} if is_union else {annotation}
+
+
+def _given(kind, tensor):
+    """The types of what PyTorch gives for an argument of this kind."""
+    if optional := re.fullmatch(r"Optional\[(.*)\]", kind):
+        return _given(optional[1], tensor) | {type(None)}
+    if several := re.fullmatch(r"List\[(.*)\]", kind):
+        element, *others = _given(several[1], tensor) - {type(None)}
+        assert not others, kind
+        return {typing.Sequence[element | None if several[1].startswith("Optional") else element]}
+    return {tensor if kind == "Tensor" else _GIVEN[kind]}
+
+
+def _mismatches(name, function, behind, tensor):
+    """Where a function cannot be called as an operator of PyTorch is; `behind` so many arguments of its own."""
+    namespace, base, overload = name.split(".")
+    schema = getattr(getattr(getattr(torch.ops, namespace), base), overload)._schema
+    function = inspect.unwrap(function)
+    hints, parameters = typing.get_type_hints(function), list(inspect.signature(function).parameters.values())[behind:]
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    for place, argument in enumerate(schema.arguments):
+        found = [p for p in parameters if p.name == argument.name] if argument.kwarg_only else by_position[place : place + 1]
+        if not found:
+            others = inspect.Parameter.VAR_KEYWORD if argument.kwarg_only else inspect.Parameter.VAR_POSITIONAL
+            if argument.name != "generator" and all(p.kind is not others for p in parameters):
+                yield f"{name}: {argument.name} is not taken"
+            continue
+        taken, kind = _members(hints[found[0].name]), str(argument.real_type)
+        if not taken & {object, typing.Any} and not _given(kind, tensor) <= taken:
+            yield f"{name}: {found[0].name} is not what PyTorch gives for {argument.name}, {kind}"
+        if argument.has_default_value() and found[0].default is inspect.Parameter.empty:
+            yield f"{name}: {found[0].name} has no default, and PyTorch leaves {argument.name} out"
+
+
+def test_types_are_those_of_schemas():
+    """mypy sees no call of these functions: that they take what PyTorch gives, in its order, is compared here."""
+    found = []
+    for name, lowering in OPS.items():
+        if name.startswith(("aten.", "prims.")):
+            found += _mismatches(name, lowering, 1, Value)
+    for operator, function in DECOMPOSITIONS.items():
+        if inspect.unwrap(function).__module__.startswith("segue."):
+            found += _mismatches(str(operator), function, 0, torch.Tensor)
+    assert found == []
+
+
+def test_another_order_of_arguments_is_noticed():
+    """As that of `gather`, which was entered for this operator, too."""
+    assert list(_mismatches("aten.take_along_dim.default", OPS["aten.gather.default"], 1, Value)) == [
+        "aten.take_along_dim.default: dim is not what PyTorch gives for indices, Tensor",
+        "aten.take_along_dim.default: index is not what PyTorch gives for dim, Optional[int]",
+        "aten.take_along_dim.default: index has no default, and PyTorch leaves dim out"]

@@ -29,7 +29,7 @@ _TAKEN_APART = (torch.ops.aten._native_batch_norm_legit_functional.default, torc
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The mask depends on no value: backward draws it again from the seed, and it is never saved."""
-    if not train or p == 0:
+    if train is False or p == 0:
         return x, torch.ones(x.shape, dtype=torch.bool, device=x.device)
     if p >= 1:
         return torch.zeros_like(x), torch.zeros(x.shape, dtype=torch.bool, device=x.device)

@@ -177,7 +177,9 @@ class NodeTranslator:
             else:
                 answer = lowering(builder, *args, **kwargs)
             self._check_digits(args, results)
-            for value, wanted in zip(answer if isinstance(answer, list) else [answer], results):
+            for place, (value, wanted) in enumerate(zip(answer if isinstance(answer, list) else [answer], results)):
+                if value is None and wanted is not None and place in used:
+                    raise Unsupported(f"its lowering does not give result {place}, which is read")
                 if value is not None and (value.shape != tuple(wanted.shape) or value.dtype != wanted.dtype):
                     raise Unsupported(
                         f"its lowering gives {value.type}, PyTorch {tensor_type(tuple(wanted.shape), wanted.dtype)}")

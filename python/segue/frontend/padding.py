@@ -70,9 +70,9 @@ class Padding:
         return result
 
 
-def fills_of(program: ExportedProgram, names: list[str], padded: Mapping[str, torch.Tensor],
+def fills_of(program: ExportedProgram, names: list[str], padded: Mapping[str, torch.dtype],
              given: Mapping[str, object]) -> dict[str, object]:
-    """What each of the inputs `padded` is padded with, by name.
+    """What each of the inputs `padded`, of which it has the element types, is padded with, by name.
 
     A target of a loss with the index that the loss ignores, all others with zeros: masks with what hides, tokens with one
     that any table has. `given` goes before.
@@ -88,7 +88,7 @@ def fills_of(program: ExportedProgram, names: list[str], padded: Mapping[str, to
         while isinstance(source, Node) and str(source.target) in _MOVES:
             source = source.args[0]
         name = by_node.get(getattr(source, "name", ""))
-        if name is not None and name in padded and name not in given and not padded[name].is_floating_point():
+        if name is not None and name in padded and name not in given and not padded[name].is_floating_point:
             fills[name] = ignored
     return fills
 

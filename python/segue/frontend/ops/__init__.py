@@ -8,10 +8,11 @@
 
 A function is entered by `@lowers("aten.name.overload", ...)`. It is called with
 the builder of the node and with the arguments of the operator: tensors as
-`Value`, everything else as it is; its defaults are those of the ATen schema. It returns
-a `Value`, or a list of them for operators with several results. Shapes, element
-types and differentiability of what it returns are checked by the importer
-against what PyTorch computed, so a wrong lowering is found when compiling.
+`Value`, everything else as it is; its types, their order and its defaults are those of
+the ATen schema, which test_supported.py compares. It returns a `Value`, or a list of
+them for operators with several results. Shapes, element types and differentiability of
+what it returns are checked by the importer against what PyTorch computed, so a wrong
+lowering is found when compiling.
 """
 
 import importlib

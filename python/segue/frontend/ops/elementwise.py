@@ -357,7 +357,7 @@ def masked_fill(b: NodeBuilder, x: Value, mask: Value, value: ValueOrNumber) -> 
 
 @lowers("aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other", "aten._to_copy.default",
         "aten.type_as.default", "aten.clone.default", "aten.contiguous.default", "aten.alias.default",
-        "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.float.default",
+        "aten.lift_fresh_copy.default", "aten.lift_fresh.default",
         "prims.convert_element_type.default")  # the last one is of sizes, as PyTorch computes them where they are symbols
 def cast(b: NodeBuilder, x: Value, *_: object, **__: object) -> Value:
     return b.broadcast_to(b.cast(x, b.dtype), b.shape)

@@ -314,7 +314,7 @@ def _wrapped(b: NodeBuilder, indices: Value, extent: int) -> Value:
     return b.select(behind, b.binary("add", indices, b.constant(extent, (), indices.dtype)), indices)
 
 
-@lowers("aten.gather.default", "aten.take_along_dim.default")
+@lowers("aten.gather.default")
 def gather(b: NodeBuilder, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     if not x.rank:
         return b.reshape(gather(b, b.reshape(x, (1,)), 0, b.reshape(index, (math.prod(index.shape),))), index.shape)

@@ -112,5 +112,5 @@ def dropout(b: NodeBuilder, x: Value, p: float, train: bool) -> Value:
 
 @lowers("aten.native_dropout.default")
 def native_dropout(b: NodeBuilder, x: Value, p: float, train: bool | None) -> list[Value | None]:
-    """What dropout becomes in a graph that wrote to a tensor; nothing there reads the mask."""
-    return [dropout(b, x, p, bool(train)), None]
+    """What dropout becomes in a graph that wrote to a tensor. The mask is not given: a graph that reads it is refused."""
+    return [dropout(b, x, p, train is None or train), None]
