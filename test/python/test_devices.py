@@ -7,15 +7,18 @@
 """Devices by name: calls, autograd and training on simulated accelerators equal the CPU to the bit."""
 
 import copy
+import gc
 import json
 import os
 import sys
 
+import nets
 import numpy as np
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from service_configs import services
 
 import segue
 
@@ -170,6 +173,28 @@ def test_memory_runs_out():
     with pytest.raises(segue.BudgetInfeasibleError, match="512 bytes of device_dram: the smallest budget is \\d+ bytes") as error:
         segue.Trainer([front, back], optimizer=segue.AdamW(lr=0.1), device="sim:dram=512B")
     assert isinstance(error.value, MemoryError)
+
+
+def test_a_cap_ends_with_its_trainer():
+    """A device is its process's, and trainers on it come and go in any order, as where a variable is bound again."""
+    device = "sim:dram=8MiB,pinned=8MiB,latency=7us"
+    modules = {rows: segue.compile(nets.Net(width=16, layers=2), (torch.randn(rows, 16), torch.randn(rows, 16)), device=device) for rows in (64, 4096)}
+    adamw = segue.AdamW(lr=1e-3)
+
+    def step(rows, trainer):
+        trainer.step(x=torch.randn(rows, 16), y=torch.randn(rows, 16))
+
+    make = lambda rows, config=None: segue.Trainer([modules[rows]], optimizer=adamw, config=config)  # noqa: E731
+    small, large = (modules[rows].memory(optimizer=adamw).smallest_budget_bytes for rows in (64, 4096))
+    assert 2 * small < large
+    trainer = make(64, services({"planned"}, 2 * small))
+    step(64, trainer)
+    trainer = make(4096, services({"planned"}, 2 * large))  # the one before goes when this one is there
+    gc.collect()
+    step(4096, trainer)
+    del trainer
+    gc.collect()
+    step(4096, make(4096))
 
 
 def test_config_telemetry_and_report(tmp_path):

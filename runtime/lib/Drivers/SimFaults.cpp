@@ -28,17 +28,12 @@ bool SimFaults::happens(std::mt19937_64 &random, double chance) {
 }
 
 void SimFaults::moveBudget(DeviceMemory &memory) {
-  if (shrink_ >= 1 || !happens(budgets_, isShrunk_ ? 1.0 / 8 : 1.0 / 16))
+  if (shrink_ >= 1 || !happens(budgets_, shrunk_ ? 1.0 / 8 : 1.0 / 16))
     return;
-  uint64_t budget = memory.budget(Space::DeviceDram);
-  if (!isShrunk_) {
-    fullBytes_ = budget;
-    shrunkBytes_ = uint64_t(double(budget) * shrink_);
-    memory.setBudget(Space::DeviceDram, shrunkBytes_);
-  } else if (budget == shrunkBytes_) { // else somebody has set another one
-    memory.setBudget(Space::DeviceDram, fullBytes_);
-  }
-  isShrunk_ = !isShrunk_;
+  if (shrunk_)
+    shrunk_.reset();
+  else
+    shrunk_ = memory.addCap(Space::DeviceDram, uint64_t(double(memory.budget(Space::DeviceDram)) * shrink_));
 }
 
 } // namespace segue::inline runtime

@@ -21,6 +21,7 @@
 #include "segue/runtime/Memory/DeviceMemory.h"
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <random>
 
 namespace segue::inline runtime {
@@ -41,8 +42,8 @@ public:
   /// Returns true if a wait that has a limit reaches it.
   bool timeRunsOut() { return happens(stalls_, stall_); }
 
-  /// At times sets the budget of device_dram to a part of what it is, at times
-  /// back. Called by the thread that submits, for each entry.
+  /// At times caps device_dram at a part of its budget, at times ends
+  /// that. Called by the thread that submits, for each entry.
   void moveBudget(DeviceMemory &memory);
 
 private:
@@ -62,8 +63,7 @@ private:
   Place toDevice_, toHost_, dram_;
   std::mutex mutex_;
   std::mt19937_64 copies_, allocations_, budgets_, stalls_, disk_;
-  bool isShrunk_ = false;
-  uint64_t fullBytes_ = 0, shrunkBytes_ = 0;
+  std::optional<DeviceMemory::CapHandle> shrunk_;
 };
 
 } // namespace segue::inline runtime

@@ -101,7 +101,7 @@ void DeviceMemory::loadCapacities() {
   if (loaded_)
     return;
   for (const SpaceInfo &info : device_.spaces())
-    usage_[uint8_t(info.space)].budget = info.capacityBytes;
+    usage_[uint8_t(info.space)].given = usage_[uint8_t(info.space)].budget = info.capacityBytes;
   loaded_ = true;
 }
 
@@ -319,9 +319,29 @@ void DeviceMemory::setBudget(Space space, uint64_t bytes) {
   loadCapacities();
   for (const SpaceInfo &info : device_.spaces())
     if (info.space == space) {
-      usage_[uint8_t(space)].budget = std::min(bytes, info.capacityBytes);
-      device_.limitMemory(space, usage_[uint8_t(space)].budget);
+      usage_[uint8_t(space)].given = std::min(bytes, info.capacityBytes);
+      limit(space);
     }
+}
+
+void DeviceMemory::limit(Space space) {
+  Usage &usage = usage_[uint8_t(space)];
+  usage.budget = usage.caps.empty() ? usage.given : std::min(usage.given, *usage.caps.begin());
+  device_.limitMemory(space, usage.budget);
+}
+
+DeviceMemory::CapHandle DeviceMemory::addCap(Space space, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  loadCapacities();
+  auto place = usage_[uint8_t(space)].caps.insert(bytes);
+  CapHandle handle;
+  handle.entry_ = std::shared_ptr<void>(nullptr, [this, space, place](void *) {
+    std::lock_guard lock(mutex_);
+    usage_[uint8_t(space)].caps.erase(place);
+    limit(space);
+  });
+  limit(space);
+  return handle;
 }
 
 uint64_t DeviceMemory::budget(Space space) const {

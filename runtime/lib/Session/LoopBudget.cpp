@@ -79,7 +79,6 @@ LoopBudget::LoopBudget(DeviceRef device, LoopBudgetOptions options)
   if (!budgetBytes_ || budgetBytes_ > capacity)
     refuse("it has " + std::to_string(capacity) + " bytes; give 1 to as many");
   DeviceMemory &memory = device_->memory();
-  budgetBefore_ = memory.budget(Space::DeviceDram);
   services_ = MemoryServices::create(device_, configFor(*device_), {.warn = options.warn});
   watermarks_ = std::make_unique<LoopWatermarks>(budgetBytes_);
   weights_ = std::make_unique<LoopWeights>(device_);
@@ -87,7 +86,7 @@ LoopBudget::LoopBudget(DeviceRef device, LoopBudgetOptions options)
     planned_ = MemoryServices::create(device_, plannedConfigFor(*device_), {.warn = std::move(options.warn)});
     plans_ = std::make_unique<LoopPlans>(device_, budgetBytes_, *planned_);
   }
-  memory.setBudget(Space::DeviceDram, budgetBytes_);
+  cap_ = memory.addCap(Space::DeviceDram, budgetBytes_);
   memory.resetPeak();
   roomMaker_ = memory.addRoomMaker("saved values of calls", roomRank, [this](Space space, uint64_t wanted) -> uint64_t {
     return space == Space::DeviceDram ? makeRoom(wanted) : 0;
@@ -98,7 +97,6 @@ LoopBudget::~LoopBudget() {
   plans_.reset();
   planned_.reset();
   services_.reset();
-  device_->memory().setBudget(Space::DeviceDram, budgetBefore_);
 }
 
 //===----------------------------------------------------------------------===//

@@ -161,6 +161,8 @@ void TransferEngine::setGate(TransferGate *gate) {
   impl_->gate = gate;
 }
 
+TransferGate *TransferEngine::gate() const { return impl_->gate; }
+
 std::optional<uint64_t> TransferEngine::Impl::acquire(const TransferStep &link, TransferPriority priority) {
   finishHops(/*all=*/false);
   TransferGate::Grant grant = gate->acquire(link.queue, priority, link.bytes);

@@ -10,6 +10,7 @@
 #include "segue/runtime/Tensor/Storage.h"
 #include <gtest/gtest.h>
 #include <map>
+#include <optional>
 #include <random>
 
 using namespace segue;
@@ -47,6 +48,26 @@ TEST_F(DeviceMemoryTest, ShrunkBudgetHoldsForWhatComes) {
   EXPECT_NE(take(500), nullptr);
   memory.setBudget(dram, UINT64_MAX);
   EXPECT_LT(memory.budget(dram), UINT64_MAX) << "never above the capacity";
+}
+
+// Sessions come and go in any order: each cap counts as long as it is there, and leaves nothing behind.
+TEST_F(DeviceMemoryTest, CapsOfSeveralEndInAnyOrder) {
+  uint64_t capacity = memory.budget(dram);
+  auto first = std::optional(memory.addCap(dram, 1000)), second = std::optional(memory.addCap(dram, 3000));
+  EXPECT_EQ(memory.budget(dram), 1000u);
+  EXPECT_THROW(take(1001), OutOfMemory);
+  first.reset();
+  EXPECT_EQ(memory.budget(dram), 3000u) << "the cap of who is still there";
+  DeviceMemory::CapHandle third = memory.addCap(dram, 2000);
+  memory.setBudget(dram, 2500);
+  EXPECT_EQ(memory.budget(dram), 2000u);
+  third = memory.addCap(dram, 2800);
+  EXPECT_EQ(memory.budget(dram), 2500u);
+  third = {};
+  memory.setBudget(dram, UINT64_MAX);
+  EXPECT_EQ(memory.budget(dram), 3000u);
+  second.reset();
+  EXPECT_EQ(memory.budget(dram), capacity);
 }
 
 TEST_F(DeviceMemoryTest, FailureSaysWhoHoldsWhatAndWhatWouldDo) {

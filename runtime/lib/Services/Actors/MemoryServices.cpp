@@ -51,6 +51,8 @@ struct MemoryServices::Impl {
   /// Writes the records whose times are known, or `all`.
   void writeTimed(bool all);
   uint64_t makeRoom(uint64_t wanted);
+  /// Makes copies of this device ask this session's Conductor, in the place of another's.
+  void takeGate();
   /// The limit of holdTo() counts from here; and until here.
   void lowerBudget();
   bool raiseBudget();
@@ -81,9 +83,11 @@ struct MemoryServices::Impl {
   ServiceContext context;
   std::optional<EventLog> conductorLog;
   std::optional<JsonlWriter> conductorTelemetry;
-  std::optional<uint64_t> budgetBefore;
-  /// The certified peak of the steps to come, and the budget that was in force before.
-  std::optional<uint64_t> peakBytes, budgetBeside;
+  /// The hard cap. Other sessions on the device have caps of their own, and go before or after this one.
+  std::optional<DeviceMemory::CapHandle> hardCap;
+  /// The certified peak of the steps to come, and the cap that keeps one to it while it runs.
+  std::optional<uint64_t> peakBytes;
+  std::optional<DeviceMemory::CapHandle> peakCap;
   DeviceMemory::RoomMakerHandle roomMaker, lastRoomMaker;
   std::vector<std::unique_ptr<EventSink>> actors;
   /// The actor of activations among the actors, or null.
@@ -185,9 +189,7 @@ void MemoryServices::Impl::startConductor(const ConductorConfig &config, Json se
   context.conductor = Conductor(config, limits, std::move(hooks));
   context.gate.open(config.slotWaitTimeoutMs * 1e-3);
   context.engine().setGate(&context.gate);
-  DeviceMemory &memory = context.device->memory();
-  budgetBefore = memory.budget(Space::DeviceDram);
-  memory.setBudget(Space::DeviceDram, std::min<uint64_t>(uint64_t(limits.hardCapBytes), *budgetBefore));
+  hardCap = context.device->memory().addCap(Space::DeviceDram, uint64_t(limits.hardCapBytes));
 }
 
 /// Warns of lists that have no effect: off means all bf16, whatever the lists say.
@@ -343,10 +345,10 @@ MemoryServices::Impl::~Impl() {
   }
   writeTimed(/*all=*/true);
   actors.clear();
-  if (context.conductor.isEnabled())
+  if (context.engine().gate() == &context.gate) // else it is that of a session which was made since
     context.engine().setGate(nullptr);
-  if (budgetBefore)
-    context.device->memory().setBudget(Space::DeviceDram, *budgetBefore);
+  peakCap.reset();
+  hardCap.reset();
   context.conductor = Conductor(); // before the log that it writes to
 }
 
@@ -421,15 +423,13 @@ void MemoryServices::Impl::lowerBudget() {
   DeviceMemory &memory = context.device->memory();
   if (!peakBytes || *peakBytes >= memory.budget(Space::DeviceDram))
     return;
-  budgetBeside = memory.budget(Space::DeviceDram);
-  memory.setBudget(Space::DeviceDram, *peakBytes);
+  peakCap = memory.addCap(Space::DeviceDram, *peakBytes);
 }
 
 bool MemoryServices::Impl::raiseBudget() {
-  std::optional<uint64_t> before = std::exchange(budgetBeside, std::nullopt);
-  if (before)
-    context.device->memory().setBudget(Space::DeviceDram, *before);
-  return before.has_value();
+  bool wasLower = peakCap.has_value();
+  peakCap.reset();
+  return wasLower;
 }
 
 uint64_t MemoryServices::Impl::departFromPeak() {
@@ -441,7 +441,13 @@ uint64_t MemoryServices::Impl::departFromPeak() {
   return context.device->memory().budget(Space::DeviceDram) - before;
 }
 
+void MemoryServices::Impl::takeGate() {
+  if (context.conductor.isEnabled() && context.engine().gate() != &context.gate)
+    context.engine().setGate(&context.gate);
+}
+
 void MemoryServices::Impl::beginStep() {
+  takeGate();
   lowerBudget();
   if (precision)
     precision->chooseForms(nextStep - 1);
@@ -609,6 +615,7 @@ const WeightStreamer *MemoryServices::weights() const { return const_cast<Memory
 void MemoryServices::beginEvaluation() {
   if (impl_->inStep)
     return;
+  impl_->takeGate();
   impl_->isEvaluating = true;
   impl_->tellActors(event::EvaluationBegin{});
 }

@@ -33,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 namespace segue::inline runtime {
 
@@ -111,7 +112,22 @@ public:
   /// Sets the budget of a space, which is its capacity until then. A budget above the
   /// capacity counts as the capacity; one below what is live holds for allocations to come.
   void setBudget(Space space, uint64_t bytes);
+  /// Returns the bytes that allocations keep to: the least of the budget and of all caps that are in force.
   uint64_t budget(Space space) const;
+
+  /// A cap of somebody who shares the device with others. It is in force until it is destroyed, before the memory
+  /// is, in whatever order caps come and go.
+  class CapHandle {
+  public:
+    CapHandle() = default;
+    CapHandle(CapHandle &&) = default;
+    CapHandle &operator=(CapHandle &&) = default;
+
+  private:
+    friend class DeviceMemory;
+    std::shared_ptr<void> entry_;
+  };
+  [[nodiscard]] CapHandle addCap(Space space, uint64_t bytes);
 
   /// A function that gives memory back when asked, since `wanted` bytes of `space` are
   /// missing. It returns the bytes that it freed, 0 if it had none.
@@ -222,7 +238,11 @@ private:
     uint64_t atPeak = 0, seen = 0;
   };
   struct Usage {
-    uint64_t budget = 0, live = 0, peak = 0, peakNumber = 0, resets = 0;
+    /// What setBudget has set, the caps beside it, and the least of them all.
+    uint64_t given = 0;
+    std::multiset<uint64_t> caps;
+    uint64_t budget = 0;
+    uint64_t live = 0, peak = 0, peakNumber = 0, resets = 0;
     /// The accounts by their numbers.
     std::vector<Account> accounts;
   };
@@ -249,6 +269,8 @@ private:
   /// Returns false if nothing has changed.
   bool compact(Space space, uint64_t bytes, uint32_t alignment);
   void loadCapacities();
+  /// Makes the budget of a space the least that it may be.
+  void limit(Space space);
   void touch(Usage &usage, Account &account);
   OutOfMemory::Report report(Space space, uint64_t bytes, uint32_t alignment, OwnerId owner) const;
 

@@ -133,7 +133,8 @@ private:
   uint64_t takePeak();
 
   DeviceRef device_;
-  uint64_t budgetBytes_, budgetBefore_;
+  uint64_t budgetBytes_;
+  DeviceMemory::CapHandle cap_;
   /// By watermarks, and by plans, which are null where there are to be none.
   std::unique_ptr<MemoryServices> services_, planned_;
   std::unique_ptr<LoopWatermarks> watermarks_;

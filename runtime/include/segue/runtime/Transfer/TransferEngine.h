@@ -188,6 +188,8 @@ public:
   uint64_t passingBytes() const;
   /// Sets the gate, which is not owned. With null, every hop may go at once.
   void setGate(TransferGate *gate);
+  /// Returns the gate; null without one.
+  TransferGate *gate() const;
   /// Tells the gate of the hops that are done by now; with `all`, blocks until
   /// every one is.
   void settle(bool all);
