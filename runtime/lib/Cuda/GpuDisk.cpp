@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "GpuDisk.h"
+#include "../StartThread.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
 #include <chrono>
@@ -124,12 +125,21 @@ GpuDisk::GpuDisk(const Context &context, Streams &streams, const DiskOptions &op
   std::fill_n(words_, 2 * wordsPerLine, 0u);
   reads_.ended = words_;
   writes_.ended = words_ + wordsPerLine;
-  for (Lane *lane : {&reads_, &writes_})
-    lane->thread = std::thread([this, lane] { work(*lane); });
+  try {
+    for (Lane *lane : {&reads_, &writes_})
+      lane->thread = startThread("read and write below the host of a GPU", [this, lane] { work(*lane); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
-GpuDisk::~GpuDisk() {
+GpuDisk::~GpuDisk() { end(); }
+
+void GpuDisk::end() noexcept {
   for (Lane *lane : {&reads_, &writes_}) {
+    if (!lane->thread.joinable()) // it could not be started
+      continue;
     {
       std::lock_guard lock(lane->mutex);
       lane->isEnding = true;

@@ -61,6 +61,8 @@ private:
     std::thread thread;
   };
   void work(Lane &lane);
+  /// Ends the threads behind their calls, and gives back what they count in.
+  void end() noexcept;
 
   const Context &context_;
   Streams &streams_;

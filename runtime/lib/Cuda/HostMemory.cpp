@@ -8,6 +8,7 @@
 #include "HostMemory.h"
 #include <algorithm>
 #include <sys/mman.h>
+#include <system_error>
 #include <thread>
 
 namespace segue::inline runtime::cuda {
@@ -49,11 +50,17 @@ bool PinnedMemory::lockPages(uint64_t offset, uint64_t bytes) {
     uint64_t length = (std::min(segmentBytes, capacity_ - segment * segmentBytes) + page - 1) / page * page;
     std::vector<std::thread> threads;
     uint64_t part = (length / touchingThreads + hugePage - 1) / hugePage * hugePage;
-    for (uint64_t from = 0; from < length; from += part)
-      threads.emplace_back([=] {
-        for (uint64_t at = from; at < std::min(length, from + part); at += page)
-          *reinterpret_cast<volatile char *>(begin + at) = 0;
-      });
+    auto touch = [=](uint64_t from) {
+      for (uint64_t at = from; at < std::min(length, from + part); at += page)
+        *reinterpret_cast<volatile char *>(begin + at) = 0;
+    };
+    for (uint64_t from = 0; from < length; from += part) {
+      try {
+        threads.emplace_back(touch, from);
+      } catch (const std::system_error &) { // the system has no thread left
+        touch(from);
+      }
+    }
     for (std::thread &thread : threads)
       thread.join();
     context_.use();

@@ -150,6 +150,9 @@ void SpillLane::State::fail(const Slot &slot, int why) {
 /// Takes the end of an operation that has done `result` bytes, or failed.
 void SpillLane::State::goOn(Slot &slot, int result) {
   SpillOperation &operation = slot.operation;
+  // The kernel gives up what its io_uring finds no thread for (ulimit -u).
+  if (result == -ECANCELED)
+    result = performSpillOperation(descriptors, operation);
   if (result == -EINTR || result == -EAGAIN) {
     constexpr uint32_t mostTries = 1000; // a second for a system that is short of something
     if (result == -EAGAIN) {

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SpillEngine.h"
-#include "segue/runtime/Error.h"
+#include "../StartThread.h"
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
@@ -73,17 +73,16 @@ ThreadEngine::ThreadEngine(const SpillDescriptors &descriptors, uint32_t depth)
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  int refusal = 0;
+  std::exception_ptr refusal;
   try {
     for (uint32_t i = 0; i < std::min(depth, mostThreads); ++i)
-      threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error &error) { // those that were started do it all
-    refusal = error.code().value();
+      threads_.push_back(startThread("read and write a spill file", [this] { work(); }));
+  } catch (const Error &) { // those that were started do it all
+    refusal = std::current_exception();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (threads_.empty())
-    throw Error(ErrorCode::IoFailed,
-                "no thread can be started to read and write: " + std::generic_category().message(refusal));
+    std::rethrow_exception(refusal);
 }
 
 ThreadEngine::~ThreadEngine() {

@@ -60,25 +60,33 @@ private:
 
 MappedObject::MappedObject(const KernelSource &source, const KernelSource::Variant &variant)
     : file_(memfd_create("segue-kernels", MFD_CLOEXEC)) {
-  auto fail = [&](const std::string &what) {
-    Error error(ErrorCode::FileCorrupt, source.file + ": segment " + std::to_string(variant.segment) + ": " + what);
-    close(file_);
+  // What the system lacks or forbids says nothing against the file.
+  auto fail = [&](const std::string &what, int cause) {
+    bool isSystems = cause == EMFILE || cause == ENFILE || cause == ENOMEM || cause == EACCES || cause == EPERM;
+    std::string wayOut = cause == EMFILE ? "; let this process open more files (ulimit -n)" : "";
+    Error error(isSystems ? ErrorCode::IoFailed : ErrorCode::FileCorrupt,
+                source.file + ": segment " + std::to_string(variant.segment) + ": " + what + wayOut);
+    if (file_ >= 0)
+      close(file_);
     throw error;
   };
   if (file_ < 0)
-    fail(std::string("cannot make a file in memory: ") + std::strerror(errno));
+    fail(std::string("cannot make a file in memory: ") + std::strerror(errno), errno);
   for (std::span<const std::byte> bytes = variant.object; !bytes.empty();) {
     ssize_t written = write(file_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR)
       continue;
     if (written <= 0)
-      fail(std::string("cannot copy its code: ") + std::strerror(errno));
+      fail(std::string("cannot copy its code: ") + std::strerror(errno), errno);
     bytes = bytes.subspan(size_t(written));
   }
   std::string path = "/proc/self/fd/" + std::to_string(file_);
+  errno = 0;
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library_)
-    fail(std::string("cannot be mapped: ") + dlerror());
+  if (!library_) {
+    int cause = errno;
+    fail(std::string("cannot be mapped: ") + dlerror(), cause);
+  }
 }
 
 static std::shared_ptr<const MappedObject> mapObject(const KernelSource &source, const KernelSource::Variant &variant) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SimThreads.h"
+#include "../StartThread.h"
 #include "RunWork.h"
 #include <algorithm>
 #include <atomic>
@@ -111,13 +112,19 @@ struct ThreadedQueues::State {
 };
 
 ThreadedQueues::ThreadedQueues(Starts starts) : state_(std::make_shared<State>()) {
-  for (Queue queue : allQueues)
-    if (starts == Starts::UsualThreads && isUsual(queue))
-      startThread(queue);
+  try {
+    for (Queue queue : allQueues)
+      if (starts == Starts::UsualThreads && isUsual(queue))
+        start(queue);
+  } catch (...) {
+    finish(); // no thread outlives its object
+    throw;
+  }
 }
 
-void ThreadedQueues::startThread(Queue queue) {
-  threads_[uint8_t(queue)] = std::thread([state = state_, queue] {
+void ThreadedQueues::start(Queue queue) {
+  std::string purpose = "run the queue " + std::string(name(queue)) + " of a device";
+  threads_[uint8_t(queue)] = startThread(purpose, [state = state_, queue] {
 #if defined(__linux__)
     std::string label = "segue-" + std::string(name(queue));
     pthread_setname_np(pthread_self(), label.c_str());
@@ -168,7 +175,7 @@ uint64_t ThreadedQueues::enqueue(Queue queue, const Fence &after, Work work) {
   size_t index = uint8_t(queue);
   std::lock_guard lock(state.mutex);
   if (!threads_[index].joinable() && !state.stopping)
-    startThread(queue);
+    start(queue);
   state.rings[index].push({after, std::move(work)});
   uint64_t position = state.posted[index].fetch_add(1, std::memory_order_relaxed) + 1;
   if (state.mayRun(index))

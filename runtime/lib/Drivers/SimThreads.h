@@ -24,9 +24,11 @@ class ThreadedQueues final : public SimQueues {
 public:
   /// Threads that are not started here are with the first entry of their queue.
   enum class Starts : uint8_t { UsualThreads, NoThread };
+  /// Throws IoFailed where the system has no threads left.
   explicit ThreadedQueues(Starts starts = Starts::UsualThreads);
   ~ThreadedQueues() override;
 
+  /// Throws IoFailed, with nothing enqueued, where the queue has no thread yet and none can be started.
   uint64_t enqueue(Queue queue, const Fence &after, Work work) override;
   void wait(const Fence &fence) override;
   bool waitFor(const Fence &fence, double seconds) override;
@@ -35,7 +37,7 @@ public:
   void finish() override;
 
 private:
-  void startThread(Queue queue);
+  void start(Queue queue);
 
   /// Outlives this object where the last handle of a device goes away in an
   /// entry: then a thread of its own returns from here.

@@ -17,6 +17,7 @@
 #include "../Session/Ranks/ShardedStates.h"
 #include "../Session/SessionState.h"
 #include "../Session/SilentConfig.h"
+#include "../StartThread.h"
 #include "Formatted.h"
 #include "MessageTimes.h"
 #include "PlayedSession.h"
@@ -28,7 +29,6 @@
 #include "segue/runtime/Session/RunBudget.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 namespace segue::inline runtime {
 
@@ -226,17 +226,23 @@ static void playTogether(std::vector<RankStep> &steps,
   auto group = std::make_shared<VirtualGroup>(int(steps.size()));
   std::vector<std::exception_ptr> thrown(steps.size());
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < steps.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        playOne(steps[rank], group);
-      } catch (const std::exception &error) {
-        auto *known = dynamic_cast<const Error *>(&error);
-        if (!known || known->code() != ErrorCode::RankFailed)
-          thrown[rank] = std::current_exception();
-        group->end(error.what());
-      }
-    });
+  auto play = [&](size_t rank) {
+    try {
+      playOne(steps[rank], group);
+    } catch (const std::exception &error) {
+      auto *known = dynamic_cast<const Error *>(&error);
+      if (!known || known->code() != ErrorCode::RankFailed)
+        thrown[rank] = std::current_exception();
+      group->end(error.what());
+    }
+  };
+  try {
+    for (size_t rank = 0; rank < steps.size(); ++rank)
+      threads.push_back(startThread("play a rank of a pipeline", [&play, rank] { play(rank); }));
+  } catch (const Error &error) { // the others would wait for it
+    thrown[threads.size()] = std::current_exception();
+    group->end(error.what());
+  }
   for (std::thread &thread : threads)
     thread.join();
   for (const std::exception_ptr &each : thrown)

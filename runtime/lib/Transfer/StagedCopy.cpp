@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <system_error>
 
 namespace segue::inline runtime {
 
@@ -26,10 +27,16 @@ uint64_t HostCopier::start(void *target, const void *source, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   // Callers keep to as many jobs as buffers; this is for one that does not.
   changed_.wait(lock, [this] { return started_ - finished_ < maxJobs; });
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error &) { // the system has no thread left: the caller's does it
+      std::memcpy(target, source, bytes);
+      return finished_ = ++started_;
+    }
+  }
   jobs_[started_ % maxJobs] = {target, source, bytes};
   ++started_;
-  if (!thread_.joinable())
-    thread_ = std::thread([this] { work(); });
   changed_.notify_all();
   return started_;
 }

@@ -379,7 +379,12 @@ void SlabBuilder::Impl::begin() {
     }
     throw;
   }
-  sourceHash = std::async(std::launch::async, [this] { return source.sha256(stop); });
+  auto hash = [this] { return source.sha256(stop); };
+  try {
+    sourceHash = std::async(std::launch::async, hash);
+  } catch (const std::system_error &) { // the system has no thread left: it is hashed when that is asked for
+    sourceHash = std::async(std::launch::deferred, hash);
+  }
 }
 
 void SlabBuilder::Impl::quantize(const PlannedLayer &layer) {

@@ -9,6 +9,7 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include <algorithm>
+#include <system_error>
 
 namespace segue::inline runtime {
 
@@ -56,8 +57,13 @@ void SlabServer::Reader::takeBuffers(uint64_t bytes, const std::function<bool(ui
     if (error.code() != ErrorCode::DeviceOom)
       throw; // short of memory: less is read ahead
   }
-  if (bufferCount_)
-    worker_ = std::thread([this] { work(); });
+  try {
+    if (bufferCount_)
+      worker_ = std::thread([this] { work(); });
+  } catch (const std::system_error &) { // the system has no thread left: nothing is read ahead
+    free_.clear();
+    bufferCount_ = 0;
+  }
 }
 
 SlabServer::Reader::~Reader() {
