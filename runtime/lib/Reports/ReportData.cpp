@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Reports/RunReport.h"
+#include "Buckets.h"
 #include "MessageTimes.h"
 #include "segue/runtime/Collectives/Interconnect.h"
 #include "segue/runtime/Reports/MemoryKinds.h"
@@ -22,95 +23,6 @@ namespace segue::inline runtime {
 static constexpr size_t linkBins = 240;
 /// The number of moments of a step for which the memory is told.
 static constexpr size_t memoryPoints = 600;
-
-/// Collects the numbers of a line by key; keys of an object within are joined by a point.
-static void flatten(const Json &line, const std::string &prefix, std::map<std::string, double> &numbers) {
-  for (const auto &[key, value] : line.items()) {
-    if (value.is_number() || value.is_boolean())
-      numbers[prefix + key] = value.is_boolean() ? double(value.get<bool>()) : value.get<double>();
-    else if (value.is_object() && key != "block_details")
-      flatten(value, prefix + key + ".", numbers);
-  }
-}
-
-/// Returns half-open ranges of `count` entries, at most `points` of them and about equal.
-static std::vector<std::pair<size_t, size_t>> bucketsOf(size_t count, size_t points) {
-  std::vector<std::pair<size_t, size_t>> buckets;
-  size_t number = std::min(count, points);
-  for (size_t i = 0; i < number; ++i)
-    buckets.emplace_back(count * i / number, count * (i + 1) / number);
-  return buckets;
-}
-
-static Json orNull(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-/// Returns columns by key, null where a line lacks it. In buckets they are mean, least and
-/// most of each bucket, and the step with which it begins.
-static Json columns(const std::vector<Json> &lines, const char *stepKey, size_t points) {
-  std::vector<std::map<std::string, double>> rows(lines.size());
-  std::map<std::string, bool> keys;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    flatten(lines[i], "", rows[i]);
-    for (const auto &[key, value] : rows[i])
-      keys[key] = true;
-  }
-  auto at = [&](size_t row, const std::string &key) {
-    auto found = rows[row].find(key);
-    return found == rows[row].end() ? NAN : found->second;
-  };
-  auto buckets = bucketsOf(lines.size(), points);
-  bool isBucketed = buckets.size() < lines.size();
-  Json json{{"lines", lines.size()}, {"bucketed", isBucketed}, {"step", Json::array()}, {"columns", Json::object()}};
-  for (auto [begin, end] : buckets)
-    json["step"].push_back(orNull(at(begin, stepKey)));
-  if (!lines.empty())
-    json["last_step"] = orNull(at(lines.size() - 1, stepKey));
-  for (const auto &[key, present] : keys) {
-    if (key == stepKey)
-      continue;
-    Json means = Json::array(), least = Json::array(), most = Json::array();
-    for (auto [begin, end] : buckets) {
-      double sum = 0, low = INFINITY, high = -INFINITY;
-      size_t count = 0;
-      for (size_t row = begin; row < end; ++row)
-        if (double value = at(row, key); std::isfinite(value)) {
-          sum += value;
-          ++count;
-          low = std::min(low, value);
-          high = std::max(high, value);
-        }
-      // One line alone shows its own figure, to the last bit.
-      means.push_back(count == 0 ? Json() : count == 1 ? Json(low) : Json(sum / double(count)));
-      least.push_back(count ? Json(low) : Json());
-      most.push_back(count ? Json(high) : Json());
-    }
-    Json column{{"mean", std::move(means)}};
-    if (isBucketed) {
-      column["min"] = std::move(least);
-      column["max"] = std::move(most);
-    }
-    json["columns"][key] = std::move(column);
-  }
-  return json;
-}
-
-/// Returns what each block was stored as, by decision; a bucket shows its last.
-static Json precision(const std::vector<Json> &lines, size_t points) {
-  Json json{{"step", Json::array()}, {"blocks", Json::object()}};
-  for (const Json &line : lines)
-    if (line.contains("block_details"))
-      for (const auto &[block, detail] : line["block_details"].items())
-        json["blocks"][block] = Json::array();
-  for (auto [begin, end] : bucketsOf(lines.size(), points)) {
-    const Json &line = lines[end - 1];
-    json["step"].push_back(line.value("step_id", Json()));
-    for (auto &[block, stored] : json["blocks"].items()) {
-      const Json *details = line.contains("block_details") ? &line["block_details"] : nullptr;
-      stored.push_back(details && details->contains(block) ? (*details)[block].value("precision", Json()) : Json());
-    }
-  }
-  return json;
-}
 
 //===----------------------------------------------------------------------===//
 // Within a step
@@ -315,13 +227,12 @@ Json reportData(const RunRecords &records, size_t points) {
   json["link"] = !records.link ? Json()
                                : Json{{"h2d_bytes_per_second", records.link->h2dBytesPerSecond},
                                       {"d2h_bytes_per_second", records.link->d2hBytesPerSecond}};
-  json["steps"] = columns(records.steps, "step", points);
+  json["steps"] = records.steps.columns(points);
   json["services"] = Json::object();
   for (const auto &[service, lines] : records.telemetry)
-    json["services"][service] =
-        columns(lines, service == "conductor" || service == "precision" ? "step_id" : "step", points);
+    json["services"][service] = lines.columns(points);
   auto decisions = records.telemetry.find("precision");
-  json["precision"] = decisions == records.telemetry.end() ? Json() : precision(decisions->second, points);
+  json["precision"] = decisions == records.telemetry.end() ? Json() : decisions->second.precision(points);
   json["timelines"] = timelines(records, points);
   json["seams"] = seams(records.seams);
   json["ranks"] = records.ranks;

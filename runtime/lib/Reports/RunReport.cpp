@@ -41,49 +41,61 @@ static std::string serviceOf(const Json &line) {
   return "";
 }
 
-static size_t readLines(const std::filesystem::path &path, RunRecords &records, uint64_t from) {
+/// Returns the series of a service, whose lines have the number of their step under a key of its own.
+static LineSeries &seriesOf(const std::string &service, RunRecords &records) {
+  if (service == "steps")
+    return records.steps;
+  const char *stepKey = service == "conductor" || service == "precision" ? "step_id" : "step";
+  return records.telemetry.try_emplace(service, LineSeries(stepKey)).first->second;
+}
+
+size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, TelemetryPlace &place) {
   std::ifstream file(path);
   if (!file)
     throw Error(ErrorCode::IoFailed, path.string() + ": cannot be opened");
-  file.seekg(std::streamoff(from));
-  size_t unknown = 0, number = 0;
+  file.seekg(std::streamoff(place.bytes));
+  size_t unknown = 0;
   for (std::string text; std::getline(file, text);) {
-    ++number;
-    if (text.empty())
-      continue;
+    bool isEnded = !file.eof(); // by the end of a line
     Json line;
-    std::optional<JsonProblem> problem = readJson(text, line);
-    if (problem || !line.is_object()) {
-      if (file.eof())
+    std::optional<JsonProblem> problem;
+    if (!text.empty() && ((problem = readJson(text, line)) || !line.is_object())) {
+      if (!isEnded)
         break; // the last line of a run that was killed, or that still writes
-      throw Error(ErrorCode::FileCorrupt, path.string() + ", line " + std::to_string(number) +
-                                              (from ? " of this run" : "") + ": a JSON object was expected" +
+      throw Error(ErrorCode::FileCorrupt, path.string() + ", line " + std::to_string(place.lines + 1) +
+                                              (place.isLater ? " of this run" : "") +
+                                              ": a JSON object was expected" +
                                               (problem ? ": " + problem->sentence : ""));
     }
+    place.bytes += text.size() + isEnded;
+    place.lines += isEnded;
+    if (text.empty())
+      continue;
     std::string service = serviceOf(line);
     if (service.empty())
       ++unknown;
-    else if (service == "steps")
-      records.steps.push_back(std::move(line));
     else
-      records.telemetry[service].push_back(std::move(line));
+      seriesOf(service, records).add(line);
   }
   return unknown;
 }
 
-size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uint64_t from) {
-  if (!std::filesystem::is_directory(path))
-    return readLines(path, records, from);
+size_t readTelemetry(const std::filesystem::path &path, RunRecords &records) {
   std::vector<std::filesystem::path> files;
-  for (const auto &entry : std::filesystem::directory_iterator(path))
-    if (entry.path().extension() == ".jsonl")
-      files.push_back(entry.path());
+  if (!std::filesystem::is_directory(path))
+    files.push_back(path);
+  else
+    for (const auto &entry : std::filesystem::directory_iterator(path))
+      if (entry.path().extension() == ".jsonl")
+        files.push_back(entry.path());
   if (files.empty())
     throw Error(ErrorCode::IoFailed, path.string() + ": there is no .jsonl file in this folder");
   std::ranges::sort(files);
   size_t unknown = 0;
-  for (const std::filesystem::path &file : files)
-    unknown += readLines(file, records, 0);
+  for (const std::filesystem::path &file : files) {
+    TelemetryPlace place;
+    unknown += readTelemetry(file, records, place);
+  }
   return unknown;
 }
 
@@ -141,7 +153,7 @@ RunReport::RunReport(DeviceRef device, const Config *config, StepTrace *trace)
     for (std::filesystem::path &file : telemetryFiles(*config)) {
       std::error_code absent;
       uint64_t bytes = std::filesystem::file_size(file, absent);
-      files_.push_back({std::move(file), absent ? 0 : bytes});
+      files_.push_back({std::move(file), {.bytes = absent ? 0 : bytes, .isLater = !absent && bytes}});
     }
   records_.device = device_->name();
   records_.link = device_->link();
@@ -169,15 +181,15 @@ void RunReport::on(const event::PhaseBegin &begin) {
 
 void RunReport::addStep(const StepResult &result, double seconds) {
   // Steps of a run that was resumed go on from there.
-  if (records_.steps.empty())
+  if (records_.steps.lines() == 0) {
     for (int64_t &step : records_.tracedSteps)
       step += result.step - begun_;
-  if (records_.steps.empty())
     begun_ = result.step;
-  records_.steps.push_back(
-      {{"step", result.step}, {"loss", result.loss}, {"grad_norm", result.gradNorm}, {"seconds", seconds}});
+  }
+  Json line{{"step", result.step}, {"loss", result.loss}, {"grad_norm", result.gradNorm}, {"seconds", seconds}};
   if (result.lossScale != 1 || result.isSkipped)
-    records_.steps.back().update({{"loss_scale", result.lossScale}, {"skipped", result.isSkipped ? 1 : 0}});
+    line.update({{"loss_scale", result.lossScale}, {"skipped", result.isSkipped ? 1 : 0}});
+  records_.steps.add(line);
   records_.head.erase("failure");
   peakBytes_ = std::max(peakBytes_, device_->memory().peakBytes(Space::DeviceDram));
   if (!keptAt_.empty() && Clock::now() >= next_)
@@ -215,13 +227,13 @@ void RunReport::keep() {
 }
 
 RunRecords RunReport::records() {
+  for (TelemetryFile &file : files_)
+    if (std::filesystem::exists(file.path))
+      readTelemetry(file.path, records_, file.read);
   RunRecords records = records_;
   records.head.update(headOfPage());
   records.head["threads"] = device_->threads();
   records.head["peak_bytes"] = std::max(peakBytes_, device_->memory().peakBytes(Space::DeviceDram));
-  for (const TelemetryFile &file : files_)
-    if (std::filesystem::exists(file.path))
-      readTelemetry(file.path, records, file.bytesBefore);
   records.trace = trace_->toJson();
   records.seams = stitchReport(*device_).toJson();
   return records;

@@ -21,9 +21,9 @@
 // While the run goes on, a browser that shows the page loads it again whenever it may be new.
 //
 // The lines that the run's telemetry files get are read back when the page is
-// made. How memory and the link are used within a step is traced in steps 1 to 4
+// made, each once. How memory and the link are used within a step is traced in steps 1 to 4
 // and from there on in each whose number is a power of two, so that a long run
-// costs no more; long series are drawn by buckets with mean, least and most.
+// costs no more; of long series buckets with mean, least and most are kept.
 //
 // A page can also be made of files that a run left: readTelemetry, reportData,
 // reportPage. Part of the library SegueReports. One thread.
@@ -37,6 +37,7 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/Plan/StepProfile.h"
 #include "segue/runtime/Program/ForwardEvents.h"
+#include "segue/runtime/Reports/LineSeries.h"
 #include "segue/runtime/Session/Session.h"
 #include "segue/runtime/Reports/StepTrace.h"
 #include <chrono>
@@ -54,10 +55,10 @@ struct RunRecords {
   /// The cap of device_dram in bytes.
   std::optional<uint64_t> capBytes;
   std::optional<LinkSpeed> link;
-  /// One object per step: step, loss, grad_norm, seconds; with loss scaling also loss_scale, and skipped (1 or 0).
-  std::vector<Json> steps;
+  /// A line per step: step, loss, grad_norm, seconds; with loss scaling also loss_scale, and skipped (1 or 0).
+  LineSeries steps;
   /// The lines by service: "conductor", "activations", "weights", "precision", "stitch".
-  std::map<std::string, std::vector<Json>> telemetry;
+  std::map<std::string, LineSeries> telemetry;
   /// The trace that StepTrace::toJson gives, and the numbers of
   /// the steps in it. Without numbers they are counted from 1.
   Json trace;
@@ -74,13 +75,21 @@ Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep
 
 /// Adds what `path` holds: a folder's *.jsonl files, or one such file. A line is
 /// known by its keys; returns the number of lines of which none is of a service
-/// or a step. Lines before byte `from` of a file are left out. Throws IoFailed
-/// for what cannot be read, FileCorrupt naming file and line for what is no
-/// JSON object.
-size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, uint64_t from = 0);
+/// or a step. Throws IoFailed for what cannot be read, FileCorrupt naming file and
+/// line for what is no JSON object.
+size_t readTelemetry(const std::filesystem::path &path, RunRecords &records);
+
+/// How far a telemetry file was read.
+struct TelemetryPlace {
+  /// The lines are counted from here on, where `isLater` says that others come before.
+  uint64_t bytes = 0, lines = 0;
+  bool isLater = false;
+};
+/// Adds what stands in a file behind `place`, which is behind all of that then, but for a line that is not whole.
+size_t readTelemetry(const std::filesystem::path &path, RunRecords &records, TelemetryPlace &place);
 
 /// Returns the figures of the page. Series with more
-/// than `points` entries come in buckets of neighbours.
+/// than `points` lines come in buckets of neighbours.
 Json reportData(const RunRecords &records, size_t points = 2000);
 
 /// Returns the page that shows `data`.
@@ -124,8 +133,8 @@ private:
 
   struct TelemetryFile {
     std::filesystem::path path;
-    /// The bytes that earlier runs left in the file.
-    uint64_t bytesBefore = 0;
+    /// Behind what earlier runs left in the file, at first.
+    TelemetryPlace read;
   };
 
   DeviceRef device_;
