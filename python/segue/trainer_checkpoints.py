@@ -202,7 +202,8 @@ class Checkpoints:
         InvalidArgumentError
             The trainer was made without `seal`.
         Error
-            With code ``UNSUPPORTED``: the file system of the folder has no files without names (NFS).
+            With code ``UNSUPPORTED``: the file system of the folder has no files without names (NFS), or somebody has removed or moved the
+            spill file since the seal before, which is lost with it; `save` writes a whole one.
         """
         self._check_bound()
         return self._session.seal(self._notes_text(notes))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import logging
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple, Sequence
@@ -22,11 +23,13 @@ from . import _runtime
 from .batches import BatchNames
 from .callbacks import Progress, check_callback
 from .cursor import Cursor
-from .errors import Error, InvalidArgumentError, RankFailedError
+from .errors import Error, FileError, InvalidArgumentError, OutOfMemoryError, RankFailedError, UnsupportedError
 from .evaluation import Metric
 
 if TYPE_CHECKING:
     from .trainer import Trainer
+
+log = logging.getLogger("segue")
 
 
 class Evaluation(NamedTuple):
@@ -124,6 +127,7 @@ class Run:
         self._to_batch = to_batch
         self._save_every, self._resume = save_every, resume
         self._saved_at: int | None = None
+        self._seals = True  # where the trainer does, until that cannot be
         self._names = BatchNames(trainer._binaries(), to_batch)
 
     @property
@@ -234,7 +238,7 @@ class Run:
             self._evaluate()
         self._agree(f"fit after step {self.step}")
         if self._save_every and self.step % self._save_every == 0:
-            self._save()
+            self._save(is_midway=True)
 
     def _end_epoch(self) -> None:
         if self.evaluates and self._evaluate_every is None:
@@ -245,7 +249,7 @@ class Run:
         self._agree(f"fit after epoch {self.epoch + 1}")
         self._cursor.next_epoch()
         if self.checkpoint is not None and self._save_every is None:
-            self._save()
+            self._save(is_midway=True)
 
     def _evaluate(self) -> None:
         assert self._evaluate_on is not None  # it evaluates
@@ -269,7 +273,7 @@ class Run:
 
     # --- checkpoints ----------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, is_midway: bool = False) -> None:
         state = {
             "cursor": self._cursor.state_dict(), "evaluations": [tuple(each) for each in self.history.evaluations],
             "callbacks": [(type(each).__name__, each.state_dict()) for each in self._with_states],
@@ -282,12 +286,26 @@ class Run:
         if others:
             notes["fit"]["others"] = others  # of the ranks behind the first one
         assert self.checkpoint is not None  # else nobody saves
-        if self.trainer.seals_at(self.checkpoint):
-            self.trainer.seal(notes=notes)
-        else:
-            self.trainer.save(self.checkpoint, notes=notes)
+        try:
+            self._write(self.checkpoint, notes)
+        except (FileError, OutOfMemoryError, RankFailedError) as error:
+            if not is_midway:
+                raise
+            # A disk that is full may have room again. Where a rank is gone, the next meeting ends the run.
+            log.warning("no checkpoint of step %d: %s; training goes on, and the checkpoint before it, if there is one, stays", self.step, error)
+            return
         self._saved_at = self.step
         self._tell("on_save")
+
+    def _write(self, checkpoint: str | os.PathLike[str], notes: dict[str, Any]) -> None:
+        if self._seals and self.trainer.seals_at(checkpoint):
+            try:
+                self.trainer.seal(notes=notes)
+                return
+            except UnsupportedError as error:
+                log.warning("checkpoints of this run are written whole from here on: %s", error)
+                self._seals = False
+        self.trainer.save(checkpoint, notes=notes)
 
     def _load(self) -> None:
         assert self.checkpoint is not None  # else there is nothing to go on from

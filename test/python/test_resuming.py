@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 
@@ -217,6 +218,40 @@ def test_a_killed_process_goes_on_to_the_bit(tmp_path):
     assert min(second) == 5 and min(k for k in rest if k != "end") == 13 and len(whole) == 19
     for part in (first, second, rest):
         assert part == {key: whole[key] for key in part}
+
+
+class FullDisk(segue.Callback):
+    """No file of this process may grow from the second step to the fourth, as on a disk that is full."""
+
+    def __init__(self):
+        self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def on_step(self, run):
+        if run.step == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, self.before[1]))
+        if run.step == 4:
+            self.on_end(run)
+
+    def on_end(self, run):
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(tmp_path, caplog):
+    """The run goes on beside the checkpoint before; where the last one cannot be written, that is an error."""
+    batches, path = data(5), tmp_path / "run.safetensors"
+    trainer = trainer_of(Regression())
+    saved = []
+    saves = type("Saves", (segue.Callback,), {"on_save": lambda self, run: saved.append(run.step)})()
+    assert len(trainer.fit(batches, checkpoint=path, save_every=1, callbacks=[FullDisk(), saves])) == 5
+    assert saved == [1, 4, 5]
+    assert [text.split(":")[0] for text in caplog.messages if "checkpoint" in text] == ["no checkpoint of step 2", "no checkpoint of step 3"]
+    assert "cannot be written" in caplog.text and "the checkpoint before it, if there is one, stays" in caplog.text
+    again = trainer_of(Regression())
+    assert again.resume(path)["fit"]["step"] == 5
+    full = FullDisk()
+    with pytest.raises(segue.FileError, match="cannot be written"):
+        trainer_of(Regression()).fit(batches[:3], checkpoint=path, save_every=1, callbacks=[full])
+    assert resource.getrlimit(resource.RLIMIT_FSIZE) == full.before
 
 
 def test_what_a_run_cannot_go_on_from(tmp_path):

@@ -105,6 +105,23 @@ def test_fit_seals_where_its_checkpoints_are(folder):
     assert again.fit([batch] * 6, checkpoint=folder / "run.seal", resume=True) == losses[4:]
 
 
+def test_a_spill_file_that_is_gone_seals_nothing(folder, caplog):
+    """Somebody has cleared the folder: no checkpoint names what is not there. `fit` and segue-run write whole ones from then on."""
+    disk = dict(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB", seal=folder / "run.seal")
+    trainer, batch = trainer_of(**disk)
+    clear = lambda: [file.unlink() for file in (folder / "spill").iterdir()]  # noqa: E731
+    on_step = lambda self, run: clear() if run.step == 2 else None  # noqa: E731
+    losses = trainer.fit([batch] * 6, steps=3, checkpoint=folder / "run.seal", save_every=1, callbacks=[type("Clears", (segue.Callback,), {"on_step": on_step})()])
+    assert [text.split(":")[0] for text in caplog.messages if "checkpoint" in text] == ["checkpoints of this run are written whole from here on"]
+    assert "the spill file is not there any more" in caplog.text
+    with pytest.raises(segue.UnsupportedError, match="removed or has another name"):
+        trainer.seal()
+    del trainer
+    gc.collect()
+    again, _ = trainer_of()
+    assert len(losses) == 3 and len(again.fit([batch] * 6, steps=6, checkpoint=folder / "run.seal", resume=True)) == 3
+
+
 def test_what_a_seal_cannot_be_is_said(folder):
     with pytest.raises(segue.InvalidArgumentError, match="give budget and spill_dir, too"):
         trainer_of(seal=folder / "run.seal")
@@ -316,6 +333,21 @@ def test_a_disk_without_room_for_seals_is_refused_before_the_first_step(folder):
         assert done.returncode == 1 and message in done.stderr and "step 1" not in done.stdout, done
     for capacity, more in ("6MiB", ["--save-every", "1"]), ("3MiB", []):
         assert subprocess.run(command(folder, *BEGIN, "--steps", "3", *more, capacity=capacity), capture_output=True, timeout=60).returncode == 0
+
+
+def test_a_run_whose_spill_file_is_gone_saves_whole_checkpoints(folder):
+    compiled(folder)
+    child = subprocess.Popen(command(folder, *BEGIN, "--steps", "100000", "--save-every", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.stdout.readline(), child.stdout.readline()
+    file, = (folder / "spill").iterdir()
+    file.unlink()
+    for _ in range(4):
+        child.stdout.readline()
+    child.kill()
+    _, said = child.communicate(timeout=60)
+    assert len(re.findall("warning: checkpoints are written whole: UNSUPPORTED: .*the spill file is not there any more", said)) == 1, said
+    resumed = subprocess.run(command(folder, "--resume", folder / "c.safetensors", "--steps", "1"), capture_output=True, text=True, timeout=60)
+    assert re.match(r"step \d+ loss", resumed.stdout), resumed.stderr
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(folder):

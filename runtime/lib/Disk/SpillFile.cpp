@@ -22,6 +22,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
 
@@ -332,14 +333,27 @@ uint64_t SpillFile::spareBytes() const {
   return impl_->map->spareBytes();
 }
 
+/// Returns true if the file behind the descriptor is the one at `path`.
+static bool isNameOf(const std::filesystem::path &path, int descriptor) {
+  struct stat named, opened;
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 && named.st_dev == opened.st_dev &&
+         named.st_ino == opened.st_ino;
+}
+
 void SpillFile::keep(const std::string &name) {
   // A direct write is on its way to the disk when it returns, and may be in the disk's own cache.
   while (::fdatasync(impl_->descriptors.cached) != 0)
     if (errno != EINTR)
       throw Error(ErrorCode::IoFailed, impl_->folder.string() + ": a spill file cannot be brought to the disk: " +
                                            std::strerror(errno));
-  if (!path().empty())
-    return;
+  if (std::filesystem::path before = path(); !before.empty()) {
+    if (isNameOf(before, impl_->descriptors.cached))
+      return;
+    // A checkpoint that says where the file is would be lost with every seal from here on.
+    throw Error(ErrorCode::Unsupported,
+                before.string() + ": the spill file is not there any more; it or its folder was removed or has another "
+                                  "name, so that nothing can be sealed in it");
+  }
   if (block % uint64_t(::sysconf(_SC_PAGESIZE)) != 0)
     throw Error(ErrorCode::Unsupported, "nothing can be sealed on a system whose pages are larger than the blocks of a "
                                         "spill file (4096 bytes)");

@@ -280,8 +280,19 @@ void CheckpointSealer::removeFilesBefore(const std::filesystem::path &replaced) 
       removeSealedFile(it->path(), path_);
 }
 
+/// Throws Unsupported for a folder that no checkpoint could name, whose texts are UTF-8.
+static void requireName(const std::filesystem::path &folder) {
+  try {
+    (void)Json(wholePath(folder).string()).dump();
+  } catch (const Json::exception &) {
+    throw Error(ErrorCode::Unsupported, folder.string() + ": the path of the spill folder is not UTF-8, so that no "
+                                                          "checkpoint can say what is sealed there");
+  }
+}
+
 uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf) {
   SpillFile &file = disk_->file();
+  requireName(file.folder());
   Checkpoint inMemory = checkpoint; // less what lies on the disk
   SealedTensors sealed;
   uint64_t usedBytes = 0;

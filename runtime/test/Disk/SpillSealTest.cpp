@@ -178,6 +178,21 @@ TEST_P(SpillSealTest, NameAndLock) {
   EXPECT_EQ(folder.fileCount(), 1u);
 }
 
+// Whoever clears a folder takes the file from under a run: a checkpoint that names it must not be written.
+TEST_P(SpillSealTest, AFileThatIsGoneSealsNothing) {
+  file->write(0, first.data(), first.size());
+  seal(0, first.size());
+  std::filesystem::rename(file->path(), folder.path / "elsewhere");
+  EXPECT_ERROR(file->keep("segue-test.sealed"), Unsupported, "segue-test.sealed: the spill file is not there any more");
+  std::ofstream(file->path()) << "another one";
+  EXPECT_ERROR(file->keep("segue-test.sealed"), Unsupported, "the spill file is not there any more");
+  std::filesystem::rename(folder.path / "elsewhere", file->path());
+  file->keep("segue-test.sealed");
+  std::filesystem::remove(file->path());
+  EXPECT_ERROR(file->keep("segue-test.sealed"), Unsupported, "removed");
+  EXPECT_EQ(read(0, first.size()), textOf(first));
+}
+
 TEST_P(SpillSealTest, AKilledProcessLeavesTheLastSeal) {
   file.reset();
   auto where = folder.path / "where";

@@ -396,8 +396,8 @@ public:
   /// they were replaced since: neither a slab nor a file of weights is needed to resume. The one before is valid until
   /// this one is, whatever ends the process, and if this throws. Then spill files of earlier runs that only the one
   /// before named are removed. Throws InvalidArgument without sealAt, IoFailed, DeviceOom, TransferFailed, StateTorn,
-  /// MissingWeight, SourceChanged; Unsupported on a file system where no file without a name can get one. `notes` are
-  /// kept with it.
+  /// MissingWeight, SourceChanged; Unsupported on a file system where no file without a name can get one, and where
+  /// somebody has removed the spill file since the seal before, or moved it. `notes` are kept with it.
   SealFigures seal(std::string notes = {});
 
   /// saveCheckpoint(path, checkpoint()) and restore(loadCheckpoint(path)). A save to the path of
