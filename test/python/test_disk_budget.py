@@ -98,6 +98,19 @@ def test_what_the_process_holds_keeps_to_the_budget(model):
     assert all(np.array_equal(trained[name], weights[name]) for name in weights)
 
 
+def test_a_text_takes_no_memory(model, tmp_path):
+    """However large it is, and within a limit of the system that it alone would pass."""
+    text = tmp_path / "text"
+    with open(text, "wb") as file:
+        file.write(b"bytes to learn " * 100)
+        file.truncate(1 << 30)  # a hole, which takes no room of the disk
+    few = {**os.environ, "SEGUE_ALLOW_NATIVE": "1", "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "2"}
+    words = [str(text) if word == str(ROOT / "README.md") else word for word in command(model, tmp_path / "c", "--budget", "32MiB", "--spill-dir", model / "spill")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=few, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (256 * MIB, 256 * MIB)))
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"the process ([0-9.]+) MiB", done.stderr)[1]) * MIB <= 32 * MIB + BESIDE, done.stderr
+
+
 def shape_of(random):
     """Words for a GPT of some layers, widths and batches."""
     heads = int(random.choice([1, 2, 4]))

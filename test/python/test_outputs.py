@@ -234,6 +234,51 @@ def test_a_checkpoint_that_cannot_be_written_at_the_end_is_an_error(bigram, tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["t"], "the trace is there all the same"
 
 
+def test_results_that_nobody_gets_are_no_success(bigram, tmp_path):
+    """On a full disk, or into a file that is closed; what a run saves is there all the same."""
+    for command in ([BIN / "segue-run", "inspect", bigram / "bigram.segue"], train(bigram, "--steps", "2", "--save", tmp_path / "c")):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([str(c) for c in command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 1 and "IO_FAILED: stdout: results could not be written" in done.stderr, done.stderr
+        closed = subprocess.run([str(c) for c in command], preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, text=True, timeout=60)
+        assert closed.returncode == 1 and "stdout: results could not be written" in closed.stderr, closed.stderr
+    call(*train(bigram, "--steps", "1", "--resume", tmp_path / "c"))
+
+
+# --- files that are read ----------------------------------------------------------------------------
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(bigram, tmp_path):
+    report = [BIN / "segue-run", "report", "--telemetry", bigram / "text", "--trace", tmp_path, "-o", tmp_path / "r.html"]
+    (bigram / "lines.jsonl").write_text("{}")
+    report[3] = bigram / "lines.jsonl"
+    for command in ([tmp_path if word == str(bigram / "text") else word for word in train(bigram, "--steps", "1")], report):
+        assert f"IO_FAILED: {tmp_path}: cannot be read: Is a directory".encode() in call(*command, status=1).stderr
+
+
+def test_a_text_that_changes_ends_a_run_with_its_checkpoint(bigram, tmp_path):
+    """A text lies where it is. A run that goes on from what was saved learns from the bytes that are there then, and says nothing of others."""
+    text = tmp_path / "text"
+    text.write_bytes((bigram / "text").read_bytes())
+    begin = [text if a == str(bigram / "text") else a for a in train(bigram, "--steps", "1000000", "--save", tmp_path / "c")]
+    process = subprocess.Popen([str(a) for a in begin], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline() for _ in range(3)]
+    with open(text, "ab") as file:
+        file.write(b"more")
+    said, warned = process.communicate(timeout=60)
+    assert process.returncode == 1 and f"SOURCE_CHANGED: {text}: was written to while a run learns from it" in warned, warned
+    done = int([*lines, *said.splitlines()][-1].split()[1])
+    assert call(*train(bigram, "--steps", "1", "--resume", tmp_path / "c")).stdout.startswith(f"step {done + 1} ".encode())
+    replaced = subprocess.Popen([str(a) for a in begin], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    replaced.stdout.readline()
+    (tmp_path / "new").write_bytes(b"x" * 4000)
+    (tmp_path / "new").rename(text)
+    lines = [replaced.stdout.readline() for _ in range(20)]
+    assert lines[-1].startswith("step "), "the file that was opened is what it was"
+    replaced.terminate()
+    assert replaced.wait(timeout=60) == 143
+
+
 # --- Python -----------------------------------------------------------------------------------------
 
 

@@ -7,27 +7,15 @@
 
 #include "Binaries.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/ReadFile.h"
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <set>
+#include <unistd.h>
 
 namespace segue::tool {
 
 std::string readAll(const std::string &path) {
-  if (path == "-")
-    return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes;
-  if (file)
-    bytes.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file || file.bad())
-    throw Error(ErrorCode::IoFailed, path + ": cannot be read: " + std::strerror(errno));
-  return bytes;
+  return path == "-" ? readFile(STDIN_FILENO, "stdin") : readFile(path);
 }
 
 Binary loadBinary(const std::string &path, const CommonOptions &options) {

@@ -19,7 +19,7 @@ static const TensorDesc &inputCalled(const Session &session, const std::string &
               "no module has an input \"" + name + "\" for the data; name the inputs with --tokens and --targets");
 }
 
-ByteWindows::ByteWindows(const Session &session, std::string text, std::string tokens, std::string targets)
+ByteWindows::ByteWindows(const Session &session, TrainingTextRef text, std::string tokens, std::string targets)
     : device_(session.device()), text_(std::move(text)), tokens_(std::move(tokens)), targets_(std::move(targets)) {
   const TensorDesc &desc = inputCalled(session, tokens_), &targetDesc = inputCalled(session, targets_);
   for (const TensorDesc *each : {&desc, &targetDesc})
@@ -32,8 +32,8 @@ ByteWindows::ByteWindows(const Session &session, std::string text, std::string t
   targetsElement_ = targetDesc.element;
   batch_ = desc.shape[0];
   length_ = desc.shape[1];
-  if (int64_t(text_.size()) < length_ + 1)
-    throw Error(ErrorCode::InvalidArgument, "the data has " + std::to_string(text_.size()) +
+  if (int64_t(text_->size()) < length_ + 1)
+    throw Error(ErrorCode::InvalidArgument, "the data has " + std::to_string(text_->size()) +
                                                 " bytes, but a window needs " + std::to_string(length_ + 1));
 }
 
@@ -55,12 +55,14 @@ static void setElement(const Tensor &tensor, int64_t index, uint8_t byte) {
 void ByteWindows::fillFrom(TensorMap &batch, std::span<const uint64_t> begins) const {
   Tensor tokens = Tensor::onHost(device_, {batch_, length_}, tokensElement_);
   Tensor targets = Tensor::onHost(device_, {batch_, length_}, targetsElement_);
-  for (int64_t row = 0; row < batch_; ++row)
+  std::string window(size_t(length_) + 1, 0);
+  for (int64_t row = 0; row < batch_; ++row) {
+    text_->read(begins[size_t(row)], window);
     for (int64_t i = 0; i < length_; ++i) {
-      uint64_t at = begins[size_t(row)] + uint64_t(i);
-      setElement(tokens, row * length_ + i, uint8_t(text_[at]));
-      setElement(targets, row * length_ + i, uint8_t(text_[at + 1]));
+      setElement(tokens, row * length_ + i, uint8_t(window[size_t(i)]));
+      setElement(targets, row * length_ + i, uint8_t(window[size_t(i) + 1]));
     }
+  }
   batch[tokens_] = std::move(tokens);
   batch[targets_] = std::move(targets);
 }
@@ -70,7 +72,7 @@ void ByteWindows::fill(TensorMap &batch, int64_t seed, int64_t step, int64_t par
   std::vector<uint64_t> begins;
   for (int64_t row = 0; row < batch_; ++row) {
     state = scramble(state);
-    begins.push_back(state % (text_.size() - uint64_t(length_)));
+    begins.push_back(state % (text_->size() - uint64_t(length_)));
   }
   fillFrom(batch, begins);
 }

@@ -15,6 +15,7 @@
 #ifndef SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H
 #define SEGUE_TOOLS_SEGUERUN_BYTEWINDOWS_H
 
+#include "TrainingText.h"
 #include "segue/runtime/Session/Session.h"
 #include <span>
 
@@ -26,14 +27,14 @@ public:
   /// many windows there are and how long: [batch, length] of i64 or i32.
   /// Throws NameUnknown if there is no such input, LayoutMismatch for other
   /// shapes, InvalidArgument if the text is shorter than a window.
-  ByteWindows(const Session &session, std::string text, std::string tokens, std::string targets);
+  ByteWindows(const Session &session, TrainingTextRef text, std::string tokens, std::string targets);
 
-  /// Sets both inputs of `batch` for micro-batch `part` of step `step`.
+  /// Sets both inputs of `batch` for micro-batch `part` of step `step`. Throws what TrainingText::read throws.
   void fill(TensorMap &batch, int64_t seed, int64_t step, int64_t part) const;
 
   /// Returns how many batches there are of windows that follow each other; what is left at the end is in none.
-  int64_t batchesInOrder() const { return (int64_t(text_.size()) - 1) / tokensPerBatch(); }
-  /// Sets both inputs of `batch` to those of batch `number`.
+  int64_t batchesInOrder() const { return (int64_t(text_->size()) - 1) / tokensPerBatch(); }
+  /// Sets both inputs of `batch` to those of batch `number`. Throws what TrainingText::read throws.
   void fillInOrder(TensorMap &batch, int64_t number) const;
 
   /// Returns the bytes that one batch learns from.
@@ -44,7 +45,8 @@ private:
   void fillFrom(TensorMap &batch, std::span<const uint64_t> begins) const;
 
   DeviceRef device_;
-  std::string text_, tokens_, targets_;
+  TrainingTextRef text_;
+  std::string tokens_, targets_;
   ElementType tokensElement_, targetsElement_;
   int64_t batch_ = 0, length_ = 0;
 };

@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "HeldOut.h"
-#include "Binaries.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Json.h"
 #include <algorithm>
@@ -33,7 +32,7 @@ static void warnOfDropout(const std::vector<Module> &modules) {
 }
 
 static ByteWindows windowsOf(const Session &session, const TrainOptions &options) {
-  std::string text = readAll(options.evalData);
+  auto text = std::make_shared<const TrainingText>(options.evalData);
   try {
     return {session, std::move(text), options.tokens, options.targets};
   } catch (const Error &error) {

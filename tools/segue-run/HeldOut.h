@@ -23,7 +23,7 @@ namespace segue::tool {
 
 class HeldOut {
 public:
-  /// Reads --eval-data. `fixed` are the inputs that all batches share. Throws what ByteWindows throws, InvalidArgument
+  /// Opens --eval-data. `fixed` are the inputs that all batches share. Throws what ByteWindows throws, InvalidArgument
   /// where the text has no whole batch, or where a module before the last has a loss, which no evaluation gives.
   HeldOut(const Session &session, const TrainOptions &options, TensorMap fixed, std::shared_ptr<Collectives> ranks);
 

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Binaries.h"
 #include "Commands.h"
 #include "replay/CompareAnswer.h"
 #include "replay/Replayer.h"
@@ -17,22 +18,18 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/NearestName.h"
+#include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 
 namespace segue::tool {
 
 static std::string readLog(const std::string &path) {
-  std::ifstream file;
-  if (path != "-")
-    file.open(path, std::ios::binary);
-  std::istream &stream = path == "-" ? std::cin : file;
-  std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (!stream)
-    throw MalformedEvent("the file cannot be read");
-  return text;
+  try {
+    return readAll(path);
+  } catch (const Error &error) {
+    std::string what = error.what(); // names the file, as the sentence that this becomes does
+    throw MalformedEvent("the file " + what.substr(std::min(what.find("cannot be read"), what.size())));
+  }
 }
 
 /// A list of texts of the head, empty if absent.

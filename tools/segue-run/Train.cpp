@@ -426,8 +426,7 @@ static int trainAmong(Together &together, TrainOptions options) {
     given.events = &report.emplace(device, given.config ? &*given.config : nullptr, trace ? &*trace : nullptr);
   if (report)
     report->keepAt(options.report);
-  std::optional<std::string> text = readTrainingData(options);
-  TrainingSetup setup(device, options, text ? &*text : nullptr, std::move(given));
+  TrainingSetup setup(device, options, openTrainingData(options), std::move(given));
   Session &session = setup.session;
   if (report)
     describe(*report, session, options);
@@ -460,15 +459,19 @@ static int trainAmong(Together &together, TrainOptions options) {
       });
     return remains;
   };
-  auto evaluate = [&] {
-    std::optional<double> loss;
+  // Between two steps all is whole, whatever fails.
+  auto betweenSteps = [&](auto &&work) {
     try {
-      loss = heldOut->meanLoss(session, [&] { return interruption.signal() != 0; });
+      return work();
     } catch (const Error &) {
       if (!ranks) // which would save together
         leave(/*isWhole=*/true).print();
       throw;
     }
+  };
+  auto evaluate = [&] {
+    std::optional<double> loss =
+        betweenSteps([&] { return heldOut->meanLoss(session, [&] { return interruption.signal() != 0; }); });
     progress.eraseForOutput();
     if (loss && isFirst)
       printEvaluation(session.stepCount(), *loss, options.json);
@@ -478,7 +481,7 @@ static int trainAmong(Together &together, TrainOptions options) {
   Pace pace;
   std::optional<StepProfiler> profiler;
   for (int64_t i = 0; i < steps && !signalOf(interruption, ranks.get()); ++i) {
-    std::vector<TensorMap> batches = setup.batches();
+    std::vector<TensorMap> batches = betweenSteps([&] { return setup.batches(); });
     // The first step plans and warms up: it counts only if it is the only one.
     if (options.profile && i == std::min<int64_t>(1, steps - 1))
       profiler.emplace(device);

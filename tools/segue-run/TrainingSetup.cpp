@@ -91,11 +91,11 @@ static std::vector<Wire> wiresOf(const Session &session, const TrainOptions &opt
   return given.wires;
 }
 
-std::optional<std::string> readTrainingData(const TrainOptions &options) {
-  return options.data.empty() ? std::nullopt : std::optional(readAll(options.data));
+TrainingTextRef openTrainingData(const TrainOptions &options) {
+  return options.data.empty() ? nullptr : std::make_shared<const TrainingText>(options.data);
 }
 
-TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text,
+TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &options, TrainingTextRef text,
                              SessionOptions given)
     : session(makeSession(device, options, given)), accumulate_(options.accumulate) {
   if (given.collectives && given.sharding != Sharding::Modules) { // where all have the same batches
@@ -112,7 +112,7 @@ TrainingSetup::TrainingSetup(const DeviceRef &device, const TrainOptions &option
   if (!device->hasBytes())
     fixed_ = batchWithoutValues(device, session.modules(), wiresOf(session, options));
   if (text)
-    windows_.emplace(session, *text, options.tokens, options.targets);
+    windows_.emplace(session, std::move(text), options.tokens, options.targets);
 }
 
 int64_t TrainingSetup::rowsPerStep() const {

@@ -22,11 +22,11 @@ namespace segue::tool {
 
 class TrainingSetup {
 public:
-  /// Makes the setup. `text` is what --data holds, read once for all runs; null without it.
+  /// Makes the setup. `text` is what --data names, opened once for all runs; null without it.
   /// `given` brings sink and config; the command line says the rest.
-  TrainingSetup(const DeviceRef &device, const TrainOptions &options, const std::string *text, SessionOptions given);
+  TrainingSetup(const DeviceRef &device, const TrainOptions &options, TrainingTextRef text, SessionOptions given);
 
-  /// Returns the micro-batches of this rank for the session's next step.
+  /// Returns the micro-batches of this rank for the session's next step. Throws what TrainingText::read throws.
   std::vector<TensorMap> batches() const;
   /// The first `count` micro-batches of this step and those after it.
   std::vector<TensorMap> upcoming(int64_t count) const;
@@ -51,8 +51,8 @@ private:
   std::optional<ByteWindows> windows_;
 };
 
-/// Reads what --data names; nothing without it.
-std::optional<std::string> readTrainingData(const TrainOptions &options);
+/// Opens what --data names; null without it.
+TrainingTextRef openTrainingData(const TrainOptions &options);
 
 } // namespace segue::tool
 

@@ -70,7 +70,7 @@ static uint64_t hashOf(const Tensor &tensor) {
 
 /// Runs once. `capBytes` is all memory of the device, as whoever has a cap has a card of
 /// that size; 0 for the device as it is given.
-static RunBits runOnce(const TrainOptions &options, const std::string *text, const Config &config,
+static RunBits runOnce(const TrainOptions &options, TrainingTextRef text, const Config &config,
                        uint64_t capBytes = 0) {
   DeviceRef device = Device::open(capBytes ? withDram(options.device, std::to_string(capBytes)) : options.device);
   SessionOptions given;
@@ -200,7 +200,7 @@ static Config makeConfig(const Combination &combination, uint64_t capBytes, uint
 
 /// Runs under the cap or, if that is refused, under the smallest budget that is named
 /// instead, both on a device of just as much.
-static RunBits runOrRefused(const TrainOptions &options, const std::string *text, const Combination &combination,
+static RunBits runOrRefused(const TrainOptions &options, TrainingTextRef text, const Combination &combination,
                             uint64_t capBytes, double highMiB) {
   uint64_t named = 0;
   try {
@@ -218,7 +218,7 @@ static RunBits runOrRefused(const TrainOptions &options, const std::string *text
 }
 
 /// Keeps on the device what fits; if that is too much, nothing that may leave.
-static RunBits runCapped(const TrainOptions &options, const std::string *text, const Combination &combination,
+static RunBits runCapped(const TrainOptions &options, TrainingTextRef text, const Combination &combination,
                          uint64_t restBytes, uint64_t capBytes) {
   double cap = double(capBytes) / bytesPerMiB, rest = double(restBytes) / bytesPerMiB;
   bool hasMarks = combination.activation["enabled"] && !combination.activation.contains("mode");
@@ -233,8 +233,7 @@ int verifyInvariance(const TrainOptions &options) {
   for (const std::string &file : options.files)
     if (file == "-")
       throw Error(ErrorCode::InvalidArgument, "--verify-invariance loads modules several times; give files, not -");
-  std::optional<std::string> text = readTrainingData(options);
-  const std::string *data = text ? &*text : nullptr;
+  TrainingTextRef data = openTrainingData(options);
   RunBits reference = runOnce(options, data, Config());
   std::printf("without services: %lld steps, peak %.3f MiB, %.3f MiB of it before the first step\n",
               (long long)options.steps, double(reference.peakBytes) / bytesPerMiB,

@@ -476,7 +476,7 @@ int main(int argc, char **argv) {
     }
     return app.exit(error) == 0 ? Done : WrongUsage;
   }
-  try {
+  auto perform = [&] {
     if (app.got_subcommand("inspect"))
       return inspect(inspectOptions);
     if (app.got_subcommand("run"))
@@ -487,7 +487,7 @@ int main(int argc, char **argv) {
       return listDevices();
     if (app.got_subcommand("completion")) {
       std::fputs(completionScript(app, shell).c_str(), stdout);
-      return Done;
+      return int(Done);
     }
     if (app.got_subcommand("export"))
       return exportCheckpoint(exportOptions);
@@ -510,6 +510,13 @@ int main(int argc, char **argv) {
     if (app.got_subcommand("trust"))
       return trust(trustOptions);
     return train(trainOptions);
+  };
+  try {
+    int status = perform();
+    // Results that nobody gets are no success.
+    if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && status == Done)
+      throw Error(ErrorCode::IoFailed, "stdout: results could not be written, as to a disk that is full or a file that is closed");
+    return status;
   } catch (const Error &error) {
     std::fprintf(stderr, "segue-run: %s\n", error.what());
     return error.code() == ErrorCode::NanLoss ? NotFinite : Failed;

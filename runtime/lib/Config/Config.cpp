@@ -15,9 +15,8 @@
 
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/NearestName.h"
+#include "segue/runtime/ReadFile.h"
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -103,11 +102,7 @@ Config Config::parse(std::string_view text, const std::string &name) {
 }
 
 Config Config::load(const std::filesystem::path &path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file)
-    throw Error(ErrorCode::IoFailed, path.string() + ": the config file cannot be read");
-  return parse(text, path.string());
+  return parse(readFile(path), path.string());
 }
 
 const Json *Config::find(std::string_view section) const {

@@ -89,5 +89,6 @@ TEST(Config, LoadsAFile) {
   Config config = Config::load(folder / "run.json");
   ConfigReader reader = config.section(conductorSection);
   EXPECT_EQ(ConductorConfig::read(reader).d2hSlots, 3);
-  EXPECT_ERROR(Config::load(folder / "missing.json"), IoFailed, "missing.json: the config file cannot be read");
+  EXPECT_ERROR(Config::load(folder / "missing.json"), IoFailed, "missing.json: cannot be read: No such file");
+  EXPECT_ERROR(Config::load(folder.path), IoFailed, "cannot be read: Is a directory");
 }

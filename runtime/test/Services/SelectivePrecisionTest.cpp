@@ -455,6 +455,10 @@ TEST(CalibrationCache, DamagedOrForeignCachesAreIgnored) {
   EXPECT_FALSE(loadCalibration(path, "f", units, warning));
   expectPart(warning, "line 1");
   std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_FALSE(loadCalibration(path, "f", units, warning));
+  expectPart(warning, "Is a directory; calibrating again");
+  std::filesystem::remove(path);
 }
 
 // The example of docs/specs/selective-precision.md.

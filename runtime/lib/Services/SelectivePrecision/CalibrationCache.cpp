@@ -10,9 +10,8 @@
 #include "segue/runtime/Config/Config.h"
 #include "segue/runtime/JsonNumbers.h"
 #include "segue/runtime/OutputFile.h"
+#include "segue/runtime/ReadFile.h"
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace segue::inline runtime {
@@ -53,12 +52,10 @@ std::optional<std::vector<double>> readCalibration(const Json &cache, std::strin
 std::optional<std::vector<double>> loadCalibration(const std::filesystem::path &path, std::string_view fingerprint,
                                                    std::span<const std::string> units, std::string &warning) {
   warning.clear();
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
+  if (std::error_code unknown; !std::filesystem::exists(path, unknown))
     return std::nullopt;
-  std::string text(std::istreambuf_iterator<char>(file), {});
   try {
-    Json cache = parseJson(text, path.string());
+    Json cache = parseJson(readFile(path), path.string());
     auto errors = readCalibration(cache, fingerprint, units);
     if (!errors && cache.is_object() && cache.value("fingerprint", Json()) == Json(fingerprint))
       warning = path.string() + ": a unit is missing or its error is not a number from 0 up; calibrating again";

@@ -15,10 +15,9 @@
 #include "BlockCalibration.h"
 #include "SelectivePrecisionActor.h"
 #include "segue/runtime/Error.h"
+#include "segue/runtime/ReadFile.h"
 #include "segue/runtime/Services/CalibrationCache.h"
 #include "segue/runtime/Transfer/ToLayout.h"
-#include <fstream>
-#include <iterator>
 
 namespace segue::inline runtime {
 
@@ -47,10 +46,13 @@ void SelectivePrecisionActor::readEstimates() {
   std::map<const Slab *, Json> reports;
   for (const auto &slab : slabs_) {
     std::filesystem::path path = slab->slab().path();
-    std::ifstream file(path.replace_extension(".report.json"), std::ios::binary);
-    std::string text(std::istreambuf_iterator<char>(file), {});
+    std::string text;
+    try {
+      text = readFile(path.replace_extension(".report.json"));
+    } catch (const Error &) { // a slab may be without its report
+    }
     Json report;
-    if (file && !readJson(text, report) && report.is_object() && report.contains("per_layer") && report["per_layer"].is_array())
+    if (!readJson(text, report) && report.is_object() && report.contains("per_layer") && report["per_layer"].is_array())
       for (const Json &layer : report["per_layer"])
         if (layer.is_object() && layer.contains("name") && layer["name"].is_string() && layer.contains("rel_rmse") &&
             layer["rel_rmse"].is_number())
