@@ -22,17 +22,10 @@ log = logging.getLogger("segue")
 
 
 class Sizes:
-    """Gives a session the modules for the extents of a batch, compiled when such a batch comes first.
+    """Gives a session the modules for the extents of a batch, compiled when such a batch comes first."""
 
-    Parameters
-    ----------
-    binary_of : callable
-        Makes the binary of a program of the module of a name, as the session's first ones were made.
-    """
-
-    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session", device: "_runtime.Device",
-                 binary_of: Callable[[str, Program], "_runtime.Binary"]):
-        self._modules, self._session, self._device, self._binary_of = modules, session, device, binary_of
+    def __init__(self, modules: Mapping[str, Module], session: "_runtime.Session", device: "_runtime.Device"):
+        self._modules, self._session, self._device = modules, session, device
         self._most = min(m.max_variants for m in modules.values())
         self._known: dict[tuple[Any, ...], Program] = {}  # the last module's, by the shapes of a batch and whether it is of evaluations
         self._first: dict[str, Any] | None = None
@@ -79,10 +72,11 @@ class Sizes:
         """The session has dropped them."""
         self._known.clear()
 
-    def ensure(self, batch: Mapping[str, Any], *, evaluates: bool = False) -> None:
+    def ensure(self, batch: Mapping[str, Any], binary_of: Callable[[str, Program], "_runtime.Binary"], *, evaluates: bool = False) -> None:
         """Has programs for this batch, if its extents are what stands in the way; what else is wrong the session says.
 
-        `evaluates`: dropout is off in them. With Selective Precision it stays on where it was, which a warning says once.
+        `binary_of` makes the binary of a program of the module of a name, as the session's first ones were made. (It is a trainer's, which
+        goes as soon as nobody has it any more, with its memory: it is not kept.) `evaluates`: dropout is off in them. With Selective Precision it stays on where it was, which a warning says once.
 
         Raises
         ------
@@ -118,7 +112,7 @@ class Sizes:
             raise LayoutMismatchError(f"LAYOUT_MISMATCH: the batch has {given_ones}; the modules were compiled for {first_ones}, and cannot be compiled for the "
                                       f"batch: {error}") from error
         try:
-            binaries = [(name, program.binary(None, on=self._device) if is_apart else self._binary_of(name, program)) for name, program in programs.items()]
+            binaries = [(name, program.binary(None, on=self._device) if is_apart else binary_of(name, program)) for name, program in programs.items()]
             self._session.add_sizes(binaries, is_apart)
         except UnsupportedError:
             if not is_first:

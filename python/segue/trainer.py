@@ -269,7 +269,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         self._hooks: list[GradientHook] = []
         self._frozen = self._captured = Frozen.of(self._session.parameters)
         self._counts = self._frozen.counts(optimizer, [])
-        self._sizes = Sizes(named, self._session, self._device, self._binary)
+        self._sizes = Sizes(named, self._session, self._device)
         self._names: BatchNames | None = None  # made when a batch without names comes first
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
@@ -408,7 +408,7 @@ class Trainer(Checkpoints, Figures, Parameters):
     def _micro_batches(self, batch: Mapping[str, Any], order: Order) -> list[dict[str, Any]]:
         batch, _ = self._sizes.padded(batch)
         parts = [batch] if self.grad_accumulation == 1 else split(batch, self.grad_accumulation, self._sizes.rows)
-        self._sizes.ensure(parts[0])
+        self._sizes.ensure(parts[0], self._binary)
         return [self._wrapped(part, order) for part in parts]
 
     def _wrapped(self, batch: Mapping[str, Any], order: Order) -> dict[str, "_runtime.Tensor"]:
@@ -641,7 +641,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """
         self._check_bound()
         padded, length = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(padded, evaluates=True)
+        self._sizes.ensure(padded, self._binary, evaluates=True)
         with Order(self._device) as order:
             outputs = self._session.evaluate(self._wrapped(padded, order))
         kind = "torch there" if any(map(is_on_gpu, padded.values())) else "torch"
@@ -675,7 +675,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         """Loss and gradients of every trained parameter on one batch, without a step. Several ranks call it together, and get those of their own batches."""
         self._check_bound()
         padded, _ = self._sizes.padded(self._named(given, batch))
-        self._sizes.ensure(padded)
+        self._sizes.ensure(padded, self._binary)
         with Order(self._device) as order:
             loss = self._session.forward_backward(self._wrapped(padded, order))
         scale = self.loss_scale or 1.0

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import sys
+import weakref
 
 import nets
 import numpy as np
@@ -190,10 +191,14 @@ def test_a_cap_ends_with_its_trainer():
     trainer = make(64, services({"planned"}, 2 * small))
     step(64, trainer)
     trainer = make(4096, services({"planned"}, 2 * large))  # the one before goes when this one is there
-    gc.collect()
     step(4096, trainer)
-    del trainer
-    gc.collect()
+    gone = weakref.ref(trainer)
+    gc.disable()  # trainers go when nobody has them, and their memory with them
+    try:
+        del trainer
+        assert gone() is None
+    finally:
+        gc.enable()
     step(4096, make(4096))
 
 
