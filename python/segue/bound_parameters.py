@@ -27,6 +27,7 @@ class BoundParameter:
     def note(self) -> None:
         self.tensor = self._weights.tensor(self._name)
         self._memory, self._version = _memory_of(self.tensor), _version_of(self.tensor)
+        self._is_trained = self.tensor.requires_grad
 
     def check(self) -> None:
         now = self._weights.tensor(self._name)
@@ -35,6 +36,10 @@ class BoundParameter:
                 f"parameter {self.key!r} has another memory than when the trainer was made (param.data = ..., .to(), or "
                 "load_state_dict(assign=True)), and what is there would not be trained. Write values into the parameter "
                 "(param.data.copy_(...)), or make a new Trainer")
+        if now.requires_grad != self._is_trained:
+            raise InvalidArgumentError(
+                f"requires_grad of parameter {self.key!r} is {now.requires_grad} now and was {self._is_trained} when the trainer was made, which does not "
+                f"go by it; call trainer.{'unfreeze' if now.requires_grad else 'freeze'}({self.key!r}), and leave requires_grad as it was")
         if not self.is_shared and _version_of(now) != self._version:
             raise InvalidArgumentError(
                 f"parameter {self.key!r} was changed in PyTorch, but the trainer has its own copy of it on a device, which would "

@@ -21,7 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from . import _runtime, verify
 from .again import Again, transform_around, warn_of
+from .arguments import what_is
 from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
@@ -44,6 +45,7 @@ from .memory import Memory, forecast
 from .notebooks import binary as show_binary, facts
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
+from .source_state import SourceState
 from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, spec_for, stream_of, wrap
 from .without_bytes import to_capture
 
@@ -59,11 +61,13 @@ class Program:
     """One variant: a graph for fixed shapes, and the binaries made of it, by optimizer."""
 
     def __init__(self, captured: Captured, name: str, stitch_hints: str = "", frozen_storage: str = "",
-                 l1_bytes: int = 0, cubin: str = "auto", modes: tuple[bool, ...] = (), padding: Padding | None = None):
+                 l1_bytes: int = 0, cubin: str = "auto", modes: tuple[bool, ...] = (), padding: Padding | None = None,
+                 source: tuple[Any, ...] = ()):
         self.captured = captured
         self.name = name
         self.padding = padding  # of its inputs, where the module has buckets
         self.modes = modes  # `training` of the module and its submodules
+        self.source = source  # what else of the module and of the autocasts around it decided the graph
         self.stitch_hints = stitch_hints
         self.frozen_storage = frozen_storage
         self.l1_bytes = l1_bytes
@@ -202,7 +206,7 @@ class LoadedProgram(Program):
 #: Attributes that a compiled module has in common with the one that it was made of.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 #: Attributes that no copy takes over: they are shared with the source, or made by `Module._set_up`.
-_MADE = (*_SHARED, "_device", "_budget", "_selecting", "_members", "_signature", "_weights", "_variants", "_primary")
+_MADE = (*_SHARED, "_device", "_budget", "_selecting", "_state", "_signature", "_weights", "_variants", "_primary")
 
 
 def _gives_all_gradients(optimizer_key: str) -> bool:
@@ -220,6 +224,11 @@ class Module(nn.Module):
     It shares parameters, buffers and submodules with the PyTorch module that it
     was made of: names, `state_dict`, `train` and `eval`, and any optimizer
     over its parameters work as before. Made by `segue.compile` and `segue.load`.
+
+    It follows that module: where submodules or parameters were put in, replaced, tied, frozen or
+    given hooks since, or attributes that are numbers, texts, functions, tensors, or containers of
+    these, the next call compiles one more variant of it. What changes deeper within an attribute, as
+    in an object of settings, is not seen.
 
     Attributes
     ----------
@@ -256,13 +265,13 @@ class Module(nn.Module):
         self._primary = None  # type: ignore[assignment]  # until the example is captured
         self._set_up()
 
-    def _set_up(self) -> None:
+    def _set_up(self, number: int = 0, last: int = 0) -> None:
         """Sets up what hangs on the rest, and a copy gets anew."""
         self._device, self._budget = device_and_budget(self._spec, self._wanted_budget)
         self._selecting = threading.RLock()
-        self._members = list(self._source.modules())
+        self._state = SourceState(self._source, number, last)
         self._signature = _inspect.signature(self._source.forward)
-        self._weights = _Weights(self._source, self._device)
+        self._weights = _Weights(self._source, self._state, self._device)
         self._variants: OrderedDict[Any, Program] = OrderedDict()
 
     # --- calls ----------------------------------------------------------------------
@@ -301,8 +310,10 @@ class Module(nn.Module):
         args, kwargs = positional(self._signature, args, kwargs)
         flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         tensors = [x for x in flat if is_tensor(x)]
-        key = (str(spec), tuple(describe(x) if is_tensor(x) else ("constant", x) for x in flat),
-               tuple(m.training for m in self._members), self._weights.state(), Around.now())
+        with self._selecting:
+            state = self._state.number()
+        key = (str(spec), tuple(describe(x) if is_tensor(x) else _constant(x) for x in flat),
+               tuple(m.training for m in self._state.members), self._weights.state(), Around.now(), state)
         with self._selecting:
             program = self._variants.get(key)
             if program is None:
@@ -317,8 +328,9 @@ class Module(nn.Module):
         args, kwargs = pytree.tree_map(example, args), pytree.tree_map(example, kwargs)
         self._require_place(args, kwargs)
         if self._variants:
-            shapes = ", ".join(str(list(d[0])) if d[0] != "constant" else repr(d[1]) for d in key[1])
-            log.warning("%s: compiling one more variant, for inputs %s (%d of at most %d kept)", self.name, shapes,
+            shapes = ", ".join(d.text if isinstance(d, _Constant) else str(list(d[0])) for d in key[1])
+            log.warning("%s: compiling one more variant, for inputs %s%s (%d of at most %d kept)", self.name, shapes,
+                        " of the module as it is now" if all(known[-1] != key[-1] for known in self._variants) else "",
                         min(len(self._variants) + 1, self.max_variants), self.max_variants)
         padding = None
 
@@ -329,7 +341,8 @@ class Module(nn.Module):
 
         bare, args, kwargs = to_capture(self._source, tuple(args), kwargs)
         captured = capture(bare, args, kwargs, look if self.bucketing is not None else None)
-        program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, self.cubin, key[2], padding)
+        self._state.settle()
+        program = Program(captured, self.name, self.stitch_hints, self.frozen_storage, self.l1_bytes, self.cubin, key[2], padding, key[3:])
         self._variants[key] = program
         self._primary = self._primary or program
         while len(self._variants) > self.max_variants:
@@ -365,34 +378,49 @@ class Module(nn.Module):
     def _assemble(self, program: Program, results: list[Any]) -> Any:
         return program.captured.structure.unflatten(results)
 
-    def to_precision(self, precision: str) -> "Module":
-        """Captures the example's variant again in this precision, see `segue.compile`; calls follow. Returns self."""
-        if checked_precision(precision) == self.precision:
+    def to_precision(self, precision: str, types: Mapping[str, torch.dtype] = {}) -> "Module":
+        """Captures the example's variant again in this precision, see `segue.compile`, and with inputs by name of other types; calls follow.
+        Returns self."""
+        if checked_precision(precision) == self.precision and not types:
             return self
         primary, self.precision = self._primary, precision
         self._variants.clear()
         self._primary = None  # type: ignore[assignment]  # for so long
-        self._primary = self._captured_again(primary, {}, primary.modes)
+        self._primary = self._captured_again(primary, {}, primary.modes, types)
         return self
 
     def program_for(self, shapes: dict[str, tuple[int, ...]], *, evaluates: bool = False) -> Program:
         """The variant of the example with inputs, by name, of other shapes; in the modes that the example had, or all of `eval`."""
-        modes = (False,) * len(self._members) if evaluates else self._primary.modes
+        modes = (False,) * len(self._state.members) if evaluates else self._primary.modes
         return self._captured_again(self._primary, shapes, modes)
 
-    def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]], wanted: tuple[bool, ...]) -> Program:
+    def _captured_again(self, program: Program, shapes: dict[str, tuple[int, ...]], wanted: tuple[bool, ...],
+                        types: Mapping[str, torch.dtype] = {}) -> Program:
         captured = program.captured
-        tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=a.dtype, device=self._weights.place) for a in captured.named("input")}
+        tensors = {a.name: torch.zeros(shapes.get(a.name, a.shape), dtype=types.get(a.name, a.dtype), device=self._weights.place)
+                   for a in captured.named("input")}
         leaves = [leaf.value if isinstance(leaf, Constant) else tensors[leaf] for leaf in captured.structure.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, captured.structure.in_spec)
-        modes = [m.training for m in self._members]
+        members = self._state.members
+        modes = [m.training for m in members]
         try:
-            for module, mode in zip(self._members, wanted):
+            for module, mode in zip(members, wanted):
                 module.training = mode
-            return self._select(args, kwargs)[0]
+            with program.source[1].entered():  # the autocasts around the call that it was captured for
+                return self._select(args, kwargs)[0]
         finally:
-            for module, mode in zip(self._members, modes):
+            for module, mode in zip(members, modes):
                 module.training = mode
+
+    def follow_source(self) -> None:
+        """Captures the example's variant again if the PyTorch module is another one since: parameters that were frozen, adapters that were put in."""
+        number = self._state.number()
+        weights, _, captured = self._primary.source
+        if (weights, captured) == (self._weights.state(), number):
+            return
+        members = self._state.members
+        modes = self._primary.modes if len(self._primary.modes) == len(members) else tuple(m.training for m in members)
+        self._primary = self._captured_again(self._primary, {}, modes)
 
     # --- the compiled form ----------------------------------------------------------------
 
@@ -426,6 +454,7 @@ class Module(nn.Module):
         FileError
             A path is a directory or cannot be written; nothing was compiled then.
         """
+        self.follow_source()
         beside = Path(path).with_suffix(".safetensors")
         for output in (path, beside) if weights else (path,):
             _runtime.check_output(os.fspath(output))  # before the code is made
@@ -474,6 +503,7 @@ class Module(nn.Module):
         --------
         >>> print(model.memory("512MiB", device="sim:dram=1GiB,link=16GB/s"))
         """
+        self.follow_source()
         optimizer = self.optimizer if optimizer is None else optimizer
         program = self._select(inputs, {})[0] if inputs else self._primary
         if optimizer is None and not isinstance(program, LoadedProgram):
@@ -491,16 +521,18 @@ class Module(nn.Module):
         state["_programs"] = programs
         state["_keys"] = [(key, programs.index(program)) for key, program in self._variants.items()]
         state["_first"] = programs.index(self._primary)
+        state["_numbers"] = self._state.number(), self._state.last
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         programs, keys, first = state.pop("_programs"), state.pop("_keys"), state.pop("_first")
+        number, last = state.pop("_numbers")
         torch.nn.Module.__setstate__(self, state)
         own, source = self.__dict__, self._source
         for shared in _SHARED:
             own[shared] = source.__dict__[shared]
-        self._set_up()
+        self._set_up(number, last)
         self._variants.update((key, programs[index]) for key, index in keys)
         self._primary = programs[first]
 
@@ -561,7 +593,10 @@ class LoadedModule(Module):
     def mlir(self) -> str:
         raise InvalidArgumentError(f"{self.name} came from a file; only the binary is there")
 
-    def to_precision(self, precision: str) -> "Module":
+    def follow_source(self) -> None:
+        """A file has what it has."""
+
+    def to_precision(self, precision: str, types: Mapping[str, torch.dtype] = {}) -> "Module":
         raise InvalidArgumentError(f"{self.name} came from a file, which has the precision that it was compiled in; compile the module "
                                    f"with precision={precision!r}")
 
@@ -594,13 +629,16 @@ class LoadedModule(Module):
 class _Weights:
     """Parameters and buffers of a module as the runtime sees them."""
 
-    def __init__(self, source: nn.Module, on: "_runtime.Device"):
-        self._source, self._device = source, on
+    def __init__(self, source: nn.Module, state: SourceState, on: "_runtime.Device"):
+        self._source, self._state, self._device = source, state, on
         self._owners: dict[str, tuple[nn.Module, str]] = {}
+        self._owners_of = state.current
         self._wrapped: dict[str, tuple[Any, Any, Any, "_runtime.Tensor"]] = {}
-        self._all = [(m, n) for m in source.modules() for n in (*m._parameters, *m._buffers)]
 
     def tensor(self, name: str) -> torch.Tensor:
+        if self._owners_of != self._state.current:  # submodules may have been replaced
+            self._owners.clear()
+            self._owners_of = self._state.current
         if name not in self._owners:
             path, _, local = name.rpartition(".")
             self._owners[name] = (self._source.get_submodule(path), local)
@@ -618,15 +656,15 @@ class _Weights:
         return [*self._source.named_parameters(), *self._source.named_buffers()]
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        found = (m._parameters.get(n) if n in m._parameters else m._buffers[n] for m, n in self._all)
-        return (t for t in found if t is not None)
+        return (t for m in self._state.members for own in (m._parameters, m._buffers) for t in own.values() if t is not None)
 
     def named(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         return {n: self.tensor(n) for n in names}
 
     def state(self) -> tuple[Any, ...]:
-        """Returns what of the weights decides the variant: which are trained, and their types."""
-        return tuple((t.requires_grad, t.dtype) for t in self._tensors())
+        """Returns what of the weights decides the variant: which are trained, their types, and which are one tensor under several names."""
+        first: dict[int, int] = {}
+        return tuple((t.requires_grad, t.dtype, first.setdefault(id(t), place)) for place, t in enumerate(self._tensors()))
 
     def values(self, tensors: dict[str, torch.Tensor], order: Order) -> "_Values":
         wrapped = {name: self.wrapped(name, tensor, order) for name, tensor in tensors.items()}
@@ -713,6 +751,23 @@ class _Stitched(torch.autograd.Function):
         wanted = ctx.needs_input_grad[1:]
         answer = [give(found[n], kind) if w and n in found else None for n, w, kind in zip(call.names, wanted, ctx.kinds)]
         return None, *answer
+
+
+class _Constant(NamedTuple):
+    """An argument that is no tensor, as a part of a key: 1, 1.0 and True are three, and NaN is one."""
+
+    kind: type
+    text: str
+    value: Any
+
+
+def _constant(x: Any) -> _Constant:
+    try:
+        hash(x)
+    except TypeError:
+        raise InvalidArgumentError(f"{what_is(x)} is among the arguments, which no program can be compiled for; give numbers, texts, or tensors, in tuples, "
+                                   "lists and dictionaries") from None
+    return _Constant(type(x), repr(x), None if isinstance(x, (float, complex)) else x)
 
 
 def _example(x: Any, place: torch.device) -> torch.Tensor:

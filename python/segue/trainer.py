@@ -186,6 +186,8 @@ class Trainer(Checkpoints, Figures, Parameters):
             clip_grad_norm = at_least_0("clip_grad_norm", clip_grad_norm)
         if device is not None:
             device = spec_of(device)
+        for module in named.values():
+            module.follow_source()
         optimizer = as_optimizer(optimizer, ((n, m._weights.tensor(n)) for m in named.values() for n in _trained_names(m)))
         if clip_grad_value is not None:
             optimizer = replace(optimizer, clip_grad_value=clip_grad_value)
@@ -203,8 +205,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                 raise MissingWeightError(f"MISSING_WEIGHT: {module.name} has no value for {names[0]!r}"
                                          f"{f' and {len(names) - 1} others' if len(names) > 1 else ''}", report={"names": names})
         if precision is not None:
-            for module in named.values():
-                module.to_precision(precision)
+            _bring_to(precision, list(named.values()))
         self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction, stages)
         # The transport is left once, when the trainer goes or when Python ends, as files are written then.
         self._leave = weakref.finalize(self, self._ranks.leave)
@@ -273,6 +274,8 @@ class Trainer(Checkpoints, Figures, Parameters):
         self._names: BatchNames | None = None  # made when a batch without names comes first
         # Runs once: by `close`, when the trainer goes, or when Python ends.
         self._finish = weakref.finalize(self, _write_files, self._session, [(tracer, trace), (self._report, report)])
+        self._sources = {name: module._state.number() for name, module in named.items()}  # the states that the programs are of
+        self._has_told = False
         self._bound: list[BoundParameter] = []
         self._has_disk = has_disk
         self._bind(spills=has_disk)
@@ -775,6 +778,28 @@ def _write_files(session: "_runtime.Session", writers: Sequence[tuple[Any, Any]]
         for writer, path in writers:
             if writer is not None:
                 writer.write(os.fspath(path))
+
+
+def _bring_to(precision: str, modules: Sequence[Module]) -> None:
+    """Captures modules again in this precision, and what one gives the next one in the element type that it has then."""
+    given: list[tuple[Any, torch.dtype]] = []  # what the module before gave, in its order, and of which type it is now
+    outside: set[str] = set()
+    for module in modules:
+        before = module._primary.captured
+        if before is None:  # of a file, which stays as it is, or is refused
+            module.to_precision(precision)
+            given = []
+            continue
+        types = {}
+        for each in before.named("input"):
+            if each.name in outside or not given or (given[0][0].shape, given[0][0].dtype) != (each.shape, each.dtype):
+                outside.add(each.name)
+                continue
+            if (now := given.pop(0)[1]) != each.dtype:
+                types[each.name] = now
+        module.to_precision(precision, types)
+        after = module._primary.captured
+        given = [(old, new.dtype) for old, new in zip(before.results, after.results, strict=True) if old.name != "loss"]
 
 
 def _trained_names(module: Module) -> list[str]:

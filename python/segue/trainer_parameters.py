@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,8 @@ from .bound_parameters import BoundParameter
 from .errors import InvalidArgumentError
 from .tensors import Order, give, kind_of, wrap
 from .turns import in_turn
+
+log = logging.getLogger("segue")
 
 if TYPE_CHECKING:
     from .distributed import Ranks
@@ -31,6 +34,8 @@ class Parameters:
         _session: "_runtime.Session"
         _device: "_runtime.Device"
         _bound: list[BoundParameter]
+        _sources: dict[str, int]
+        _has_told: bool
         _ranks: Ranks
         modules: dict[str, Module]
         optimizer: Optimizer
@@ -141,3 +146,8 @@ class Parameters:
         """Nobody trains what has been taken away: parameters must be the tensors that the trainer was made with."""
         for bound in self._bound:
             bound.check()
+        changed = [] if self._has_told else [name for name, number in self._sources.items() if self.modules[name]._state.number() != number]
+        if changed:
+            self._has_told = True
+            log.warning("the PyTorch module of %r has other submodules, hooks or attributes than when the trainer was made, which goes on with what it was: "
+                        "give what changes as an input, or make a new Trainer", changed[0])

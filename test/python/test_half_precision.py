@@ -310,6 +310,44 @@ def saved_bytes(module):
     return sum(math.prod(v.shape) * {"f32": 4, "bf16": 2}[v.element] for v in forward.outputs if v.role == "saved")
 
 
+class Front(nn.Module):
+    """Gives values of two element types under autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.norm(x), self.fc(x)
+
+
+class Back(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, normed, hidden, y):
+        return F.mse_loss(self.fc(normed * hidden), y)
+
+
+def test_modules_one_behind_the_other_in_another_precision():
+    """What a module gives in bf16 the next one takes in bf16, though it was compiled for f32; a batch of another size, too."""
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    first, last = Front(), Back()
+    theirs = copy.deepcopy(first), copy.deepcopy(last)
+    trainer = segue.Trainer([segue.compile(first, (x,)), segue.compile(last, (x, x, y))], optimizer=segue.SGD(lr=0.1), precision="bf16-mixed")
+    optimizer = torch.optim.SGD([p for part in theirs for p in part.parameters()], lr=0.1)
+    for rows in (4, 4, 2):
+        found = trainer.step(x=x[:rows], y=y[:rows])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = theirs[1](*theirs[0](x[:rows]), y[:rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert found == pytest.approx(loss.item(), rel=2e-2)
+
+
 def test_precisions_are_checked(tmp_path):
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(2, 4)
     with pytest.raises(segue.InvalidArgumentError, match="precision is 'bf16'; it takes 'f32', 'bf16-mixed', 'f16-mixed'"):

@@ -6,8 +6,10 @@
 # ===------------------------------------------------------------------------=== #
 """Calling compiled modules: kinds of tensors, structure, autograd, variants, files, refusals."""
 
+import copy
 import json
 import logging
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -228,6 +230,83 @@ def test_new_shape_compiles_once_and_says_so(caplog):
             x = torch.randn(rows, 4)
             assert_close(compiled(x), net(x))
     assert len(compiled._variants) == 2
+
+
+def test_arguments_of_another_type_or_sign_are_others():
+    """1, 1.0 and True are equal keys of a dictionary, 0.0 and -0.0 too, and NaN is equal to nothing."""
+
+    class Scaled(nn.Module):
+        def forward(self, x, by):
+            return x * by
+
+    module, x = Scaled(), torch.arange(4)
+    compiled = segue.compile(module, (x, 1), max_variants=10)
+    for by in (1, 1.0, True, 0.0, -0.0, math.nan, math.nan):
+        torch.testing.assert_close(compiled(x, by), module(x, by), rtol=0, atol=0, equal_nan=True)
+    assert len(compiled._variants) == 6
+    with pytest.raises(segue.InvalidArgumentError, match="a set is among the arguments"):
+        compiled(x, {1})
+
+
+class Tied(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.act, self.scale, self.modes = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Dropout(0.5)), torch.tanh, 1.0, ["plain"]
+        self.head = nn.Linear(4, 4, bias=False)
+        self.head.weight = self.inner[0].weight
+
+    def forward(self, x):
+        y = self.head(self.act(self.inner(x))) * self.scale
+        return y + 1 if "shifted" in self.modes else y
+
+
+class Adapted(nn.Module):
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.down, self.up = base, nn.Parameter(torch.randn(2, 4)), nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down.T @ self.up.T
+
+
+def test_a_module_that_was_changed_is_compiled_again():
+    """Each change is one that PyTorch's own call would follow; nothing else is compiled anew, and a state that comes back is known."""
+    net, x = Tied(), torch.randn(3, 4)
+    compiled = segue.compile(net, x, max_variants=20)
+    net.inner[1].eval()
+
+    def agree(variants):
+        assert_close(compiled(x), net(x))
+        for of in (compiled, net):
+            of.zero_grad()
+            of(x).square().sum().backward()
+            assert all(p.grad is not None for p in net.parameters())
+        assert len(compiled._variants) == variants
+
+    def untie():
+        net.head.weight = nn.Parameter(torch.randn(4, 4))
+
+    def adapt():
+        net.inner[0] = Adapted(net.inner[0])
+
+    agree(2)
+    changes = [untie, adapt, lambda: setattr(net, "act", torch.sigmoid), lambda: setattr(net, "scale", 3.0), lambda: net.modes.append("shifted"),
+               lambda: net.inner.append(nn.Tanh()), lambda: net.head.register_forward_hook(lambda module, given, result: result * 2),
+               lambda: net.load_state_dict({n: torch.randn_like(p) for n, p in net.state_dict().items()}, assign=True)]
+    for count, change in enumerate(changes, start=3):
+        change()
+        agree(min(count, 9))  # other values of parameters are no other module
+    net.scale = 1.0
+    agree(10)
+    net.scale = 3.0
+    agree(10)
+    twin = copy.deepcopy(compiled)
+    for scale in (3.0, 5.0, 7.0):
+        twin._source.scale = scale
+        assert_close(twin(x), twin._source(x))
+    assert_close(compiled(x), net(x))
 
 
 def test_train_and_eval():

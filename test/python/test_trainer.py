@@ -246,6 +246,28 @@ def test_batches_without_names_and_what_is_printed():
             segue.Trainer(plain, optimizer=segue.AdamW())
 
 
+def test_modules_that_changed_since_they_were_compiled(caplog):
+    """What was frozen or replaced between `segue.compile` and the trainer is as it is, and a change after that is not lost in silence."""
+    model = Regression()
+    (x, y), = data(1, 8)
+    module = segue.compile(model, (x, y))
+    name, frozen = next(iter(model.named_parameters()))
+    frozen.requires_grad_(False)
+    before = frozen.detach().clone()
+    trainer = segue.Trainer([module], optimizer=segue.SGD(lr=0.1))
+    trainer.step(x=x, y=y)
+    assert torch.equal(frozen, before)
+    frozen.requires_grad_(True)
+    with pytest.raises(segue.InvalidArgumentError, match=f"requires_grad of parameter '{name}' is True now and was False when .* call trainer.unfreeze"):
+        trainer.step(x=x, y=y)
+    frozen.requires_grad_(False)
+    model.factor = 2.0
+    with caplog.at_level("WARNING", logger="segue"):
+        trainer.step(x=x, y=y)
+        trainer.step(x=x, y=y)
+    assert caplog.text.count("has other submodules, hooks or attributes than when the trainer was made") == 1
+
+
 def test_schedules():
     rate = segue.warmup_cosine(1.0, steps=10, warmup=2, final=0.1)
     assert [round(rate(i), 3) for i in (0, 1, 2, 6, 10, 50)] == [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
