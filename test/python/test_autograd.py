@@ -134,6 +134,48 @@ def test_hooks_on_tensors_inside():
     h.register_hook(lambda g: g)
 
 
+class Reversed(torch.autograd.Function):
+    """The identity, with the gradient of another function."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -3 * gradient
+
+
+def test_functions_with_a_backward_of_their_own():
+    """`torch.compile` takes both halves; `segue.compile` would train by the derivative of the first, and refuses."""
+
+    class Turned(Net):
+
+        def forward(self, x):
+            return self.b(Reversed.apply(torch.tanh(self.a(x))))
+
+    module, x = Turned(), torch.randn(4, 3)
+    gradients_agree(module, torch.compile(module, backend="segue"), x)
+    line = Turned.forward.__code__.co_firstlineno + 1
+    with pytest.raises(segue.UnsupportedOpError, match=rf"Reversed, a torch.autograd.Function, is applied at .*test_autograd.py:{line}: a program has"):
+        segue.compile(module, x)
+    with torch.no_grad():
+        assert torch.equal(Reversed.apply(x), x)  # the refusal is gone with the capture
+
+
+def test_regions_under_the_reentrant_checkpoint_have_gradients():
+    """The form that PyTorch had first is a function with a backward of its own, which runs forward again."""
+
+    class Region(Net):
+
+        def forward(self, x):
+            return self.b(torch.utils.checkpoint.checkpoint(lambda x: torch.tanh(self.a(x)), x, use_reentrant=True))
+
+    module, plain, x = Region(), Net(), torch.randn(4, 3)
+    plain.a, plain.b = module.a, module.b  # PyTorch's own region refuses torch.autograd.grad
+    gradients_agree(plain, segue.compile(module, x), x)
+
+
 def test_hooks_on_parameters_and_at_the_seams():
     module, x = Net(), torch.randn(4, 3)
     for compiled in both_ways(module, x):

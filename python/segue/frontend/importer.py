@@ -18,6 +18,7 @@ import contextlib
 import importlib
 import logging
 import os
+import threading
 import traceback
 import warnings
 from typing import Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
@@ -27,6 +28,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import ExportError, InvalidArgumentError, UnsupportedOpError
 from .autocast import Around, place_of
@@ -86,7 +88,7 @@ def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[st
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), without_cudnn(), _silent():
+        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), _without_own_backwards(), without_cudnn(), _silent():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
@@ -163,19 +165,58 @@ def _without_hooks(module: torch.nn.Module) -> Iterator[None]:
         if part is not module and (part._backward_hooks or part._backward_pre_hooks):
             raise _hook_error(f"module {name!r} has a backward hook", f"module {name!r}", "")
     kept = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
+    tracer = threading.get_ident()
 
-    def refuse(tensor: torch.Tensor, *_: object, **__: object) -> NoReturn:
-        own = [f for f in traceback.extract_stack() if not f.filename.startswith(TORCH)][-2:-1]
-        where = f"{own[0].filename}:{own[0].lineno}" if own else "an unknown line"
-        raise _hook_error(f"a tensor of shape {list(tensor.shape)} is given a gradient hook at {where}", "register_hook", where)
+    def refusing(name):
+        def refuse(tensor, *args, **kwargs):
+            if threading.get_ident() != tracer:  # another thread trains meanwhile
+                return kept[name](tensor, *args, **kwargs)
+            where = _line_of_call()
+            raise _hook_error(f"a tensor of shape {list(tensor.shape)} is given a gradient hook at {where}", "register_hook", where)
+
+        return refuse
 
     for name in kept:
-        setattr(torch.Tensor, name, refuse)
+        setattr(torch.Tensor, name, refusing(name))
     try:
         yield
     finally:
         for name, function in kept.items():
             setattr(torch.Tensor, name, function)
+
+
+@contextlib.contextmanager
+def _without_own_backwards():
+    """Refuses functions with a backward of their own: the exporter sees their forward alone, and gradients would be those of that in silence.
+
+    A region under the reentrant form of `torch.utils.checkpoint` is such a function, too, whose backward is that of what it runs.
+    """
+    kept, tracer = vars(torch.autograd.Function)["apply"], threading.get_ident()
+
+    def apply(cls, *args, **kwargs):
+        if threading.get_ident() == tracer and torch.is_grad_enabled():
+            if cls is CheckpointFunction:
+                run, _, *args = args
+                return run(*args)
+            if not cls.__module__.startswith("torch."):
+                where = _line_of_call()
+                raise UnsupportedOpError(
+                    f"{cls.__name__}, a torch.autograd.Function, is applied at {where}: a program has the derivative of its forward, and no place for its "
+                    "backward. torch.compile(module, backend=\"segue\") takes both; a value with the gradient of another is y + (x - y).detach() for a value x and "
+                    "the gradient of y", report={"op": cls.__name__, "module": "", "source": where})
+        return kept.__get__(None, cls)(*args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = kept
+
+
+def _line_of_call() -> str:
+    """The innermost line outside of PyTorch and this file in which something was called that is refused."""
+    own = [f for f in traceback.extract_stack() if not f.filename.startswith(TORCH) and f.filename != __file__]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "an unknown line"
 
 
 def _hook_error(what: str, op: str, where: str) -> UnsupportedOpError:
