@@ -620,6 +620,25 @@ case("masked_put_rows", lambda x, m, v: _masked(x * 2, m, v * v) * x, normal(5, 
 case("masked_put_several", lambda x, v: _masked(x * 2, torch.arange(5) > 1, v.detach()) * x, normal(5, 4), normal(3, 4))
 case("masked_added", lambda x, m, v: torch.ops.aten.index_put(x, [m], v.detach(), True) * x, normal(5, 4, 3), truths(5), normal(1, 4, 3))
 
+case("truths_put", lambda x: (torch.select_scatter(x, ~x[0], 0, 0), torch.slice_scatter(x, x[:, :2] ^ x[:, 2:], 1, 1, 3), F.pad(x, (1, 2), value=True), F.pad(x, (0, 0, 2, 1))),
+     truths(5, 4))
+case("fake_quantised", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, -20, 25), normal(5, 7))
+case("fake_quantised_channels", lambda x: torch.fake_quantize_per_channel_affine(
+    x, torch.tensor([0.1, 0.02, 0.5]), torch.tensor([0, -3, 2], dtype=torch.int32), 1, -10, 12), normal(4, 3, 5))
+
+
+def _encoder_layer(norm_first, gelu, mask, kind):
+    def layer(x, qkv, inner, outer, norm):
+        with torch.no_grad():
+            return torch._transformer_encoder_layer_fwd(
+                x, 8, 2, qkv, qkv[:, 0], outer[:, :8], outer[:, 8], gelu, norm_first, 1e-5, norm[0], norm[1], norm[2], norm[3], inner, inner[:, 0], outer, outer[:, 1], mask, kind)
+    return layer
+
+
+_HIDDEN = torch.rand(2, 2, 5, 5, generator=torch.Generator().manual_seed(2)) < 0.3
+for _name, _mask, _kind in (("", None, None), ("_after", torch.ones(5, 5).triu(1).bool(), 0), ("_of_rows", _HIDDEN[:, 0, 1], 1), ("_any", _HIDDEN, 2)):
+    case(f"encoder_layer{_name}", _encoder_layer(_kind != 0, _kind != 1, _mask, _kind), normal(2, 5, 8), normal(24, 8), normal(12, 8), normal(8, 12), normal(4, 8))
+
 # Autograd's graphs have these.
 case("weight_norm", lambda v, g: torch._weight_norm(v * 2, g, 2) + torch._weight_norm(v, g[0, 0, 0].expand(5, 1, 1), 0), normal(5, 3, 2), normal(1, 1, 2))
 

@@ -355,8 +355,8 @@ class GraphWriter:
         shape = tuple(l + d + max(d - 1, 0) * i + h for l, d, i, h in zip(low, x.shape, interior, high))
         if x.is_empty:
             return self.of_nothing(value, shape, x.dtype, x)
-        head = (f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} "
-                f"value {literal(value, x.dtype)} : {element_type(x.dtype)}")
+        typed = "" if x.dtype == torch.bool else f" : {element_type(x.dtype)}"  # `true` has its type by itself
+        head = f"{x.name} low {_ints(low)} high {_ints(high)} interior {_ints(interior)} value {literal(value, x.dtype)}{typed}"
         return self.emit("pad", head, f"{x.type} -> {tensor_type(shape, x.dtype)}", [(shape, x.dtype)], [x])[0]
 
     def concat(self, values: Sequence[Value], dim: int) -> Value:

@@ -106,6 +106,20 @@ def _with_slopes(function: Written, slopes: Slopes) -> Written:
     return whole
 
 
+#: Operators that give a value and where it is within a range: gradients go straight through to the first operand there.
+_STRAIGHT_THROUGH = (aten.fake_quantize_per_tensor_affine_cachemask.default, aten.fake_quantize_per_channel_affine_cachemask.default)
+
+
+def _straight_through(function: Written) -> Written:
+    @functools.wraps(function)
+    def whole(x, *others):
+        value, within = function(x, *others)
+        return value.detach() + torch.where(within, _zero_of(x, value), 0.0), within
+
+    return whole
+
+
 def differentiable() -> dict[Operator, Written]:
     """The decompositions, for whoever takes the derivative of what they give."""
-    return DECOMPOSITIONS | {op: _with_slopes(DECOMPOSITIONS[op], slopes) for op, slopes in _SLOPES.items()}
+    return (DECOMPOSITIONS | {op: _with_slopes(DECOMPOSITIONS[op], slopes) for op, slopes in _SLOPES.items()} |
+            {op: _straight_through(DECOMPOSITIONS[op]) for op in _STRAIGHT_THROUGH})
