@@ -6,6 +6,7 @@
 # ===------------------------------------------------------------------------=== #
 """Stopped gradients, hooks, derivatives of derivatives, transforms of `torch.func`: as PyTorch has them, or an error that says why not."""
 
+import types
 import warnings
 
 import pytest
@@ -76,6 +77,38 @@ def test_gradients_are_stopped():
     module, x = Stopped(), torch.randn(4, 3)
     for compiled in both_ways(module, x):
         gradients_agree(module, compiled, x)
+
+
+class Taught(Net):
+    """A teacher that runs in inference mode, whose results are used outside of it."""
+
+    @torch.inference_mode()
+    def teach(self, x):
+        return self.a(x)
+
+    def forward(self, x):
+        with torch.inference_mode():
+            wide = self.b(self.teach(x))
+        return self.b(torch.tanh(self.a(x))) * wide.clone() + self.teach(x).clone()[:, :2]
+
+
+def test_no_gradients_flow_through_inference_mode():
+    module, x = Taught(), torch.randn(4, 3)
+    for compiled in both_ways(module, x):
+        gradients_agree(module, compiled, x)
+    with torch.inference_mode():
+        assert torch.ones(1).is_inference()  # as before the capture
+
+
+@pytest.mark.parametrize("forward, error, words", [
+    (lambda self, x: self.b(torch.tanh(self.a(x)).data), segue.ExportError, "use detach"),
+    (lambda self, x: torch.cond(x.sum() > 0, self.a, lambda x: self.a(-x), (x,)), segue.UnsupportedOpError, "operator cond .* calls graphs of its own"),
+], ids=["data", "cond"])
+def test_what_no_program_can_be_of_says_what_to_do(forward, error, words):
+    module = Net()
+    module.forward = types.MethodType(forward, module)
+    with pytest.raises(error, match=words):
+        segue.compile(module, torch.randn(4, 3))
 
 
 def test_stopped_values_train_in_the_runtime():

@@ -88,7 +88,7 @@ def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[st
     fresh = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
     args, kwargs = pytree.tree_map(fresh, args), pytree.tree_map(fresh, kwargs)
     try:
-        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), _without_own_backwards(), without_cudnn(), _silent():
+        with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), _without_own_backwards(), _inference_mode_seen(), without_cudnn(), _silent():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
@@ -102,6 +102,9 @@ def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[st
         if type(error).__name__ == "GuardOnDataDependentSymNode":
             why = ("what it does depends on what a tensor holds (in an if, a size, a range, by .item() or float()), and a program is compiled before "
                    "it holds anything; use torch.where, masks or sizes that shapes give, and keep numbers of tensors tensors")
+        elif "We found a fake tensor in the exported program constant's list" in why:
+            why = ("it uses a tensor that came about unseen by torch.export, as `.data` of another and torch.autograd.grad within forward give them; use detach() for "
+                   "the one, and torch.compile(module, backend=\"segue\") for the other")
         elif ".numpy() is not supported" in why:
             why = (".numpy() makes an array of what a tensor holds, and a program is compiled before it holds anything; compute it by operators of PyTorch, "
                    "or before the module is called")
@@ -211,6 +214,29 @@ def _without_own_backwards():
         yield
     finally:
         torch.autograd.Function.apply = kept
+
+
+@contextlib.contextmanager
+def _inference_mode_seen():
+    """Has regions under `torch.inference_mode` captured as those under `torch.no_grad`: the exporter looks past them, and gradients would flow there."""
+    kept, tracer, entered = {name: vars(torch.inference_mode)[name] for name in ("__enter__", "__exit__")}, threading.get_ident(), []
+
+    def enter(mode):
+        if threading.get_ident() != tracer:
+            return kept["__enter__"](mode)
+        entered.append(torch.set_grad_enabled(not mode.mode))
+        return entered[-1].__enter__()
+
+    def leave(mode, *raised):
+        if threading.get_ident() != tracer:
+            return kept["__exit__"](mode, *raised)
+        return entered.pop().__exit__(*raised)
+
+    torch.inference_mode.__enter__, torch.inference_mode.__exit__ = enter, leave
+    try:
+        yield
+    finally:
+        torch.inference_mode.__enter__, torch.inference_mode.__exit__ = kept["__enter__"], kept["__exit__"]
 
 
 def _line_of_call() -> str:

@@ -150,6 +150,8 @@ class NodeTranslator:
         if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             return self._run_wrapped(graph_module, node, read)
         self._move_to(node)
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and any(n not in env for n in node.all_input_nodes):
+            raise self._unsupported(node, "it calls graphs of its own, as torch.cond does, and a program has one; use torch.where, or choose before the module is called")
         lowering = ops.OPS.get(target)
         if lowering is None and not self.takes_apart:
             raise self._without_lowering(node)
@@ -308,7 +310,7 @@ def module_path(node: Node) -> str:
 def source_of(node: Node) -> tuple[str, int] | None:
     """File and line of the innermost frame outside of PyTorch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not f[0].startswith(TORCH)]
+    own = [f for f in frames if not f[0].startswith((TORCH, "<eval_with_key>"))]
     chosen = (own or frames)[-1:]
     return (chosen[0][0], int(chosen[0][1])) if chosen else None
 
