@@ -21,7 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from . import _runtime, verify
 from .again import Again, transform_around, warn_of
 from .arguments import what_is
+from .batched_gradients import are_batched, one_by_one
 from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
@@ -736,6 +737,12 @@ class _Stitched(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        if are_batched(gradients):
+            return tuple(one_by_one(lambda each, is_needed_again: _Stitched._gradients(ctx, each, is_needed_again), gradients))
+        return _Stitched._gradients(ctx, gradients)
+
+    @staticmethod
+    def _gradients(ctx: Any, gradients: Sequence[Any], is_needed_again: bool = False) -> Any:
         call = ctx.call
         saved = ctx.saved_tensors  # raises if one was changed, or the graph freed
         if torch.is_grad_enabled():  # create_graph=True
@@ -746,7 +753,7 @@ class _Stitched(torch.autograd.Function):
                 for value, gradient in zip(call.module.outputs, gradients)
                 if gradient is not None and call.module.takes_gradient_of(value.name)
             }
-            keep = torch._C._autograd._get_current_graph_task_keep_graph()
+            keep = is_needed_again or torch._C._autograd._get_current_graph_task_keep_graph()
             found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
         wanted = ctx.needs_input_grad[1:]
         answer = [give(found[n], kind) if w and n in found else None for n, w, kind in zip(call.names, wanted, ctx.kinds)]

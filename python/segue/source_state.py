@@ -27,7 +27,7 @@ _PLAIN = (bool, int, complex, str, bytes, type(None), torch.dtype, torch.device,
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.Tensor)
 _CONTAINERS = (list, dict, set)
 #: What `nn.Module` itself keeps: modes, parameters and buffers are compared elsewhere, submodules and hooks apart.
-_OWN = frozenset(nn.Module().__dict__) | {"_compiled_call_impl"}
+_OWN = frozenset(nn.Module().__dict__) | {"_compiled_call_impl", "_is_torch_compile"}
 _PARTS = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 #: States that are known again when a module returns to them, as one whose attribute takes turns.
 _MOST_STATES = 16

@@ -249,6 +249,21 @@ def test_double_backward():
     assert segment.compiled and segment.backward_calls >= 1
 
 
+def test_gradients_in_batches():
+    """PyTorch then calls backward once, with batches for gradients: of `jacobian(vectorize=True)`, and `is_grads_batched`."""
+    module, x = Net(), torch.randn(4, 3)
+    wanted = torch.autograd.functional.jacobian(module, x)
+    for compiled in both_ways(module, x):
+        assert_close(torch.autograd.functional.jacobian(compiled, x, vectorize=True), wanted, 1e-5)
+        given = x.clone().requires_grad_()
+        rows = torch.eye(8).view(8, 4, 2)
+        for keep in (True, False):
+            if keep:
+                result = compiled(given)
+            found, = torch.autograd.grad(result, given, rows, is_grads_batched=True, retain_graph=keep)
+            assert_close(found.view(4, 2, 4, 3), wanted, 1e-5)
+
+
 def test_a_hessian_across_stitched_modules():
     first, second, x = Net(), nn.Sequential(nn.Linear(2, 4), nn.Sigmoid()), torch.randn(2, 3)
     ours = segue.compile(first, x), segue.compile(second, torch.zeros(2, 2))

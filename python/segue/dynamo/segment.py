@@ -31,6 +31,7 @@ from torch.fx import GraphModule, Node
 from torch.types import Number
 
 from .. import _runtime
+from ..batched_gradients import are_batched, one_by_one
 from ..budgets import device_and_budget, loop_of
 from ..compile_process import compile_text
 from ..cubins import ptxas_for
@@ -316,7 +317,9 @@ class Segment:
         self.forward_calls += 1
         return results
 
-    def _run_backward(self, args: Flat) -> Flat:
+    def _run_backward(self, args: Flat, is_needed_again: bool = False) -> Flat:
+        if are_batched(args):
+            return one_by_one(self._run_backward, args)
         kept = kept_behind(args)
         # Where nothing of forward stayed in the runtime all is in the arguments.
         variant = next((v for v in self._variants.values() if v.fits(args)), None) if kept is None else kept.variant
@@ -330,7 +333,7 @@ class Segment:
             self.pytorch_seconds += time.perf_counter() - began
             return gradients
         self.backward_calls += 1
-        gradients = variant.backward(args, kept)
+        gradients = variant.backward(args, kept, is_needed_again)
         self.seconds += time.perf_counter() - began
         return gradients
 

@@ -114,12 +114,12 @@ class Variant:
 
     # --- backward -------------------------------------------------------------------------
 
-    def backward(self, args: Flat, kept: Kept | None) -> Flat:
-        """Gradients of the arguments of forward. `kept` is what forward kept in the runtime, if it did."""
+    def backward(self, args: Flat, kept: Kept | None, is_needed_again: bool = False) -> Flat:
+        """Gradients of the arguments of forward. `kept` is what forward kept in the runtime, if it did; it stays there if it is needed again."""
         with Order(self.device) as order:
-            return self._backward(args, kept, order)
+            return self._backward(args, kept, order, is_needed_again)
 
-    def _backward(self, args: Flat, kept: Kept | None, order: Order) -> Flat:
+    def _backward(self, args: Flat, kept: Kept | None, order: Order, is_needed_again: bool) -> Flat:
         plan = self._backward_plan()
         gradients = {name: wrap(args[position] if dims is None else args[position].permute(dims), self.device, order)
                      for position, name, dims in plan.gradients}
@@ -132,7 +132,7 @@ class Variant:
             values = {name: wrap(args[position], self.device, order) for position, name in plan.values}
             values |= {name: self._unhidden(name, args[position], order) for position, name in plan.saved if name is not None}
         args.clear()
-        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        keep = is_needed_again or torch._C._autograd._get_current_graph_task_keep_graph()
         found = self.module.backward(token, gradients, keep, values, loop_of(self.device))
         return [give(found[r.name], _kind_on(r.device)) if isinstance(r, Gradient) else p if isinstance(r, Given) else
                 torch.empty(r.shape, dtype=r.dtype, device=r.device) if isinstance(r, Empty) else r.value
