@@ -97,8 +97,14 @@ private:
   mlir::Value variableIn(unsigned variable, size_t scope);
 
   //===--- LoopBuilder.cpp ---===//
+  /// What loops over columns add up: what each sum begins with, and how two of each are joined.
+  struct Sums {
+    llvm::ArrayRef<mlir::Value> identities;
+    llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange, mlir::ValueRange)> join;
+  };
   llvm::SmallVector<mlir::Value> columnLoop(size_t at, mlir::ValueRange initial,
-                                            llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write);
+                                            llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange)> write,
+                                            const Sums *sums = nullptr);
   void define(unsigned variable, mlir::Value value);
   void buildFlat();
   void buildRows();

@@ -28,6 +28,11 @@ constexpr int64_t kTaskElements = 4096;
 /// The number of columns that a block of a column kernel holds, and the least of a task.
 constexpr int64_t kBlockColumns = 256, kTaskColumns = 64;
 
+/// The elements of a row that are added up one behind the other, in vectors. Sums of so many are added up in
+/// turn: where one sum takes millions of elements, each of them is rounded to a digit of that sum, and the
+/// variance of large values is the square of that error.
+constexpr int64_t kSummedInOne = 4096;
+
 static RankedTensorType tensorType(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 //===----------------------------------------------------------------------===//
@@ -85,22 +90,38 @@ SmallVector<Value> KernelBuilder::loop(Value low, Value high, int64_t step, Valu
 }
 
 SmallVector<Value> KernelBuilder::columnLoop(size_t at, ValueRange initial,
-                                             function_ref<SmallVector<Value>(ValueRange)> write) {
+                                             function_ref<SmallVector<Value>(ValueRange)> write, const Sums *sums) {
   if (at == plan.columnLoops.size())
     return write(initial);
   if (gpu)
     return threadLoop(initial, write);
   const LoopPlan::Loop columns = plan.columnLoops[at];
+  // Elements of one iteration, and the iterations that go into one sum.
+  int64_t within = 1;
+  for (const LoopPlan::Loop &inner : ArrayRef(plan.columnLoops).drop_front(at + 1))
+    within *= inner.extent;
+  int64_t together = std::max<int64_t>(1, kSummedInOne / within);
   SmallVector<Value> values(initial);
   for (size_t segment = 0; segment + 1 < columns.bounds.size(); ++segment) {
     int64_t low = columns.bounds[segment], high = columns.bounds[segment + 1];
     plan.space.restrict(columns.variable, low, high);
     auto body = [&](Value column, ValueRange carried) {
       define(columns.variable, column);
-      return columnLoop(at + 1, carried, write);
+      return columnLoop(at + 1, carried, write, sums);
     };
     bool isInnermost = at + 1 == plan.columnLoops.size();
-    values = loop(constantIndex(low), constantIndex(high), 1, values, body, /*parallel=*/isInnermost);
+    if (!sums || high - low <= together) {
+      values = loop(constantIndex(low), constantIndex(high), 1, values, body, /*parallel=*/isInnermost);
+      continue;
+    }
+    auto addTogether = [&](Value first, ValueRange before) {
+      Value last = arith::AddIOp::create(top().builder, loc, first, constantIndex(together));
+      if ((high - low) % together)
+        last = arith::MinUIOp::create(top().builder, loc, last, constantIndex(high));
+      SmallVector<Value> own = loop(first, last, 1, sums->identities, body, /*parallel=*/isInnermost);
+      return failedToBuild ? SmallVector<Value>(before) : sums->join(before, own);
+    };
+    values = loop(constantIndex(low), constantIndex(high), together, values, addTogether, /*parallel=*/false);
   }
   plan.space.restrict(columns.variable, 0, columns.extent);
   return values;
@@ -203,7 +224,13 @@ void KernelBuilder::buildLevel(int64_t level, Value chunk) {
   SmallVector<Value> initial;
   for (ReduceOp reduce : reduces)
     initial.push_back(identity(reduce.getKind(), computeType(elementOf(reduce.getInput())), top().builder));
-  SmallVector<Value> sums = columnLoop(0, initial, [&](ValueRange carried) -> SmallVector<Value> {
+  auto join = [&](ValueRange sums, ValueRange own) {
+    SmallVector<Value> joined;
+    for (auto [reduce, sum, value] : llvm::zip_equal(reduces, sums, own))
+      joined.push_back(combine(reduce.getKind(), sum, value, top().builder));
+    return joined;
+  };
+  auto addElements = [&](ValueRange carried) -> SmallVector<Value> {
     // All elements of an iteration are computed before the first one is stored.
     struct Lane {
       SmallVector<Value> next, stored, keeping, added;
@@ -259,7 +286,9 @@ void KernelBuilder::buildLevel(int64_t level, Value chunk) {
           }
     }
     return next;
-  });
+  };
+  Sums carried{initial, join};
+  SmallVector<Value> sums = columnLoop(0, initial, addElements, reduces.empty() ? nullptr : &carried);
   if (gpu)
     for (auto [reduce, sum] : llvm::zip_equal(reduces, sums))
       sum = teamReduce(reduce.getKind(), sum);

@@ -15,15 +15,16 @@ using namespace segue;
 /// A whole sum of at most that many elements stays in one task.
 constexpr int64_t kWholeElements = 8192;
 /// The most chunks that the rows of a column sum are split in, and the least rows of a
-/// chunk.
-constexpr int64_t kMostChunks = 64, kChunkRows = 8;
+/// chunk. Where a chunk would have more rows than `kRowsInOne`, which one sum takes without
+/// losing digits, there are more chunks.
+constexpr int64_t kMostChunks = 64, kChunkRows = 8, kRowsInOne = 8192;
 /// Indices are compared with each other where that is at most so many comparisons per element of the table, which
 /// walking it takes as long as.
 constexpr int64_t kComparisonsPerElement = 8;
 
-/// The largest number of equal chunks of `rows`, or 1.
+/// The largest number of equal chunks of `rows`, or 1; at most `most` where these are short enough.
 static int64_t chunksOf(int64_t rows, int64_t most) {
-  for (int64_t chunks = std::min(most, rows / kChunkRows); chunks > 1; --chunks)
+  for (int64_t chunks = std::min(std::max(most, rows / kRowsInOne), rows / kChunkRows); chunks > 1; --chunks)
     if (rows % chunks == 0)
       return chunks;
   return 1;
