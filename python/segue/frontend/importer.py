@@ -21,7 +21,7 @@ import os
 import threading
 import traceback
 import warnings
-from typing import Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 import torch
 from torch.export import ExportedProgram
@@ -170,8 +170,8 @@ def _without_hooks(module: torch.nn.Module) -> Iterator[None]:
     kept = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
     tracer = threading.get_ident()
 
-    def refusing(name):
-        def refuse(tensor, *args, **kwargs):
+    def refusing(name: str) -> Callable[..., Any]:
+        def refuse(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != tracer:  # another thread trains meanwhile
                 return kept[name](tensor, *args, **kwargs)
             where = _line_of_call()
@@ -189,18 +189,17 @@ def _without_hooks(module: torch.nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_own_backwards():
+def _without_own_backwards() -> Iterator[None]:
     """Refuses functions with a backward of their own: the exporter sees their forward alone, and gradients would be those of that in silence.
 
     A region under the reentrant form of `torch.utils.checkpoint` is such a function, too, whose backward is that of what it runs.
     """
     kept, tracer = vars(torch.autograd.Function)["apply"], threading.get_ident()
 
-    def apply(cls, *args, **kwargs):
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == tracer and torch.is_grad_enabled():
             if cls is CheckpointFunction:
-                run, _, *args = args
-                return run(*args)
+                return args[0](*args[2:])  # behind the function is whether random numbers are kept
             if not cls.__module__.startswith("torch."):
                 where = _line_of_call()
                 raise UnsupportedOpError(
@@ -209,34 +208,37 @@ def _without_own_backwards():
                     "the gradient of y", report={"op": cls.__name__, "module": "", "source": where})
         return kept.__get__(None, cls)(*args, **kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)
+    setattr(torch.autograd.Function, "apply", classmethod(apply))
     try:
         yield
     finally:
-        torch.autograd.Function.apply = kept
+        setattr(torch.autograd.Function, "apply", kept)
 
 
 @contextlib.contextmanager
-def _inference_mode_seen():
+def _inference_mode_seen() -> Iterator[None]:
     """Has regions under `torch.inference_mode` captured as those under `torch.no_grad`: the exporter looks past them, and gradients would flow there."""
-    kept, tracer, entered = {name: vars(torch.inference_mode)[name] for name in ("__enter__", "__exit__")}, threading.get_ident(), []
+    kept, tracer = {name: vars(torch.inference_mode)[name] for name in ("__enter__", "__exit__")}, threading.get_ident()
+    entered: list[torch.set_grad_enabled] = []
 
-    def enter(mode):
+    def enter(mode: torch.inference_mode) -> Any:
         if threading.get_ident() != tracer:
             return kept["__enter__"](mode)
         entered.append(torch.set_grad_enabled(not mode.mode))
         return entered[-1].__enter__()
 
-    def leave(mode, *raised):
+    def leave(mode: torch.inference_mode, *raised: Any) -> Any:
         if threading.get_ident() != tracer:
             return kept["__exit__"](mode, *raised)
         return entered.pop().__exit__(*raised)
 
-    torch.inference_mode.__enter__, torch.inference_mode.__exit__ = enter, leave
+    for name, function in (("__enter__", enter), ("__exit__", leave)):
+        setattr(torch.inference_mode, name, function)
     try:
         yield
     finally:
-        torch.inference_mode.__enter__, torch.inference_mode.__exit__ = kept["__enter__"], kept["__exit__"]
+        for name, function in kept.items():
+            setattr(torch.inference_mode, name, function)
 
 
 def _line_of_call() -> str:

@@ -12,6 +12,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from .table import writes
 
@@ -22,12 +23,13 @@ _OF_QUERIES, _OF_ROWS = 0, 1
 
 
 @writes(aten._transformer_encoder_layer_fwd.default)
-def transformer_encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps,
-                              norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2,
-                              mask=None, mask_type=None):
+def transformer_encoder_layer(
+        src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool,
+        norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor,
+        ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None) -> Tensor:
     """Attention and a feed-forward part; whatever a mask has that is not zero hides."""
 
-    def attended(x):
+    def attended(x: Tensor) -> Tensor:
         q, k, v = F.linear(x, qkv_weight, qkv_bias).unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         if mask is None:
             found = F.scaled_dot_product_attention(q, k, v)
@@ -41,14 +43,14 @@ def transformer_encoder_layer(src, embed_dim, num_heads, qkv_weight, qkv_bias, p
             found = scores.masked_fill(hidden, -math.inf).softmax(-1) @ v
         return F.linear(found.transpose(1, 2).flatten(2), proj_weight, proj_bias)
 
-    def fed_forward(x):
+    def fed_forward(x: Tensor) -> Tensor:
         inner = F.linear(x, ffn_weight_1, ffn_bias_1)
         return F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
 
-    def first_norm(x):
+    def first_norm(x: Tensor) -> Tensor:
         return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
 
-    def second_norm(x):
+    def second_norm(x: Tensor) -> Tensor:
         return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
     if norm_first:

@@ -9,25 +9,26 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from .table import writes
 
 aten = torch.ops.aten
 
 
-def _quantised(x, scale, zero_point, quant_min, quant_max):
+def _quantised(x: Tensor, scale: Tensor | float, zero_point: Tensor | int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
     code = torch.round(x * (1.0 / scale)) + zero_point
     within = (code >= quant_min) & (code <= quant_max)
     return ((code.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), within
 
 
 @writes(aten.fake_quantize_per_tensor_affine_cachemask.default)
-def per_tensor(x, scale, zero_point, quant_min, quant_max):
+def per_tensor(x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
     return _quantised(x, scale, zero_point, quant_min, quant_max)
 
 
 @writes(aten.fake_quantize_per_channel_affine_cachemask.default)
-def per_channel(x, scale, zero_point, axis, quant_min, quant_max):
+def per_channel(x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
     shape = [1] * x.dim()
     shape[axis] = -1
     return _quantised(x, scale.reshape(shape), zero_point.reshape(shape).to(scale.dtype), quant_min, quant_max)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Callable, Union
+from typing import Any, Callable, Union
 
 import torch
 from torch.types import Number
@@ -112,7 +112,7 @@ _STRAIGHT_THROUGH = (aten.fake_quantize_per_tensor_affine_cachemask.default, ate
 
 def _straight_through(function: Written) -> Written:
     @functools.wraps(function)
-    def whole(x, *others):
+    def whole(x: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
         value, within = function(x, *others)
         return value.detach() + torch.where(within, _zero_of(x, value), 0.0), within
 
