@@ -9,6 +9,7 @@
 Clean systems of Debian, where nothing else could be loaded, are for `tools/wheel_check.py`.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -150,3 +151,13 @@ def test_the_version_stands_in_one_place():
     assert segue.__version__ == version
     assert version not in (ROOT / "pyproject.toml").read_text()
     assert version not in (ROOT / "python" / "segue" / "__init__.py").read_text()
+
+
+def test_texts_that_cannot_read_it_say_the_same_version():
+    assert re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M) == [segue.__version__]
+    assert json.loads((ROOT / "editors/vscode/package.json").read_text())["version"] == segue.__version__
+    said = {}
+    for path in subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout.split():
+        for name in re.findall(r"segue-mlir-([0-9.]+)\.vsix|segue-([0-9.]+)-cp310", (ROOT / path).read_text()):
+            said[path] = "".join(name)
+    assert len(said) >= 3 and set(said.values()) == {segue.__version__}, said
