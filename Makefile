@@ -75,6 +75,7 @@ docs: build
 	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
 	@$(PYTHON) tools/operators_page.py >$(BUILD)/operators.md && mv $(BUILD)/operators.md docs/operators.md
 	@$(PYTHON) tools/site/pictures.py >$(BUILD)/step.svg && mv $(BUILD)/step.svg docs/images/step.svg
+	@$(PYTHON) tools/site/architecture.py >$(BUILD)/architecture.svg && mv $(BUILD)/architecture.svg docs/images/architecture.svg
 	@$(PYTHON) tools/site/notebooks.py $(BUILD)
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --site-dir $(BUILD)/site >$(BUILD)/site.log 2>&1 || { cat $(BUILD)/site.log; exit 1; }
 	@echo "the site is $(BUILD)/site/index.html"

@@ -24,6 +24,7 @@ from segue import errors
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "tools" / "site"))
+import architecture  # noqa: E402
 import headers  # noqa: E402
 import pictures  # noqa: E402
 import schemas  # noqa: E402
@@ -190,10 +191,14 @@ def test_every_table_of_the_schemas_has_its_place():
     assert "offset:uint64 = 0;" in page
 
 
-def test_the_picture_is_the_one_that_is_drawn():
-    assert (ROOT / "docs" / "images" / "step.svg").read_text() == pictures.picture(), "run `make docs`"
+@pytest.mark.parametrize("name, drawn", [("step", pictures.picture), ("architecture", architecture.picture)])
+def test_the_picture_is_the_one_that_is_drawn(name, drawn):
+    assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == drawn(), "run `make docs`"
+
+
+def test_no_page_has_a_drawing_that_only_a_script_draws():
+    assert [path for path in (ROOT / "docs").rglob("*.md") if "```mermaid" in path.read_text()] == []
 
 
 def test_pages_of_the_project_are_there():
     assert re.search(r"^## \[Unreleased\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert f"version: {segue.__version__}" in (ROOT / "CITATION.cff").read_text()

@@ -10,12 +10,14 @@
     tools/site/pictures.py > docs/images/step.svg
 
 A network of four blocks is played: each saves a tensor in forward that its backward reads, and has two moments that the optimizer reads and writes. The curves of
-memory are computed from the copies that are drawn, so that the picture agrees with itself. Colours follow the reader's light or dark theme.
+memory are computed from the copies that are drawn, so that the picture agrees with itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from drawing import COLOURS, Drawing
 
 WIDTH, LEFT, SCALE = 1000, 96, 56
 BLOCKS = 4
@@ -75,22 +77,6 @@ def memory(moved: list[Copy]) -> list[tuple[float, float]]:
 
 def x(time: float) -> float:
     return LEFT + time * SCALE
-
-
-class Drawing:
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-
-    def box(self, x0, y0, x1, y1, style, label="", small=False):
-        self.parts.append(f'<rect class="{style}" x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" rx="3"/>')
-        if label:
-            self.text((x0 + x1) / 2, (y0 + y1) / 2 + 4, label, "small" if small else "label", "middle")
-
-    def text(self, x0, y0, label, style="label", anchor="start"):
-        self.parts.append(f'<text class="{style}" x="{x0:.1f}" y="{y0:.1f}" text-anchor="{anchor}">{label}</text>')
-
-    def line(self, points, style):
-        self.parts.append(f'<polyline class="{style}" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in points)}"/>')
 
 
 def steps(curve, y_of):
@@ -153,20 +139,13 @@ def picture() -> str:
     draw.line([(x(0), floor), (x(T_END + 0.5), floor)], "axis")
     draw.text(x(T_END + 0.5), floor + 18, "time", "small", "end")
 
-    style = """
-    svg { --ink: #1f2430; --faint: #8a90a0; --ground: #ffffff; --f: #c7d7f5; --b: #f6d2c4; --o: #d3ead0; --e: #e7e8ee; --line: #3b5bdb; --cap: #c92a2a; --area: #dbe4ff; }
-    @media (prefers-color-scheme: dark) {
-      svg { --ink: #e3e6ee; --faint: #8a90a0; --ground: #1e2129; --f: #34456f; --b: #6d4436; --o: #375a38; --e: #3a3d49; --line: #91a7ff; --cap: #ff8787; --area: #2b3350; } }
-    text { font-family: system-ui, sans-serif; fill: var(--ink); } .label { font-size: 13px; } .small { font-size: 11.5px; }
-    .ground { fill: var(--ground); } .phase { fill: var(--e); } .phase.forward, .forward { fill: var(--f); } .phase.backward, .backward { fill: var(--b); }
+    style = COLOURS + """ .phase { fill: var(--e); } .phase.forward, .forward { fill: var(--f); } .phase.backward, .backward { fill: var(--b); }
     .phase.optimizer, .optimizer { fill: var(--o); } .out { fill: var(--b); stroke: var(--cap); } .in { fill: var(--f); stroke: var(--line); }
     polyline { fill: none; } .free { stroke: var(--faint); stroke-dasharray: 5 4; stroke-width: 1.5; } .capped { stroke: var(--line); stroke-width: 2; }
     .cap { stroke: var(--cap); stroke-width: 1.5; } .axis { stroke: var(--faint); } .area { fill: var(--area); }
   """
-    height = floor + 30
     title = "One training step: saved tensors leave in forward and return in backward, moments come for the optimizer, and the bytes on the device stay below the budget"
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"><title>{title}</title><style>{style}</style>\n'
-            f'<rect class="ground" width="{WIDTH}" height="{height}" rx="8"/>\n' + "\n".join(draw.parts) + "\n</svg>\n")
+    return draw.svg(WIDTH, floor + 30, title, style)
 
 
 if __name__ == "__main__":
