@@ -238,6 +238,8 @@ class RunReport(EventSink):
     def keep_at(self, path: str | os.PathLike[str], seconds: float = 2.0) -> None:
         """From the next step on there is a page at `path`, which is written again as the run goes on."""
     def add_step(self, result: StepResult, seconds: float) -> None: ...
+    def add_evaluation(self, step: int, loss: float | None, metrics: Mapping[str, float]) -> None:
+        """What an evaluation after `step` has found: the mean loss, and other means by name."""
     def add_failure(self, sentence: str) -> None: ...
     def set_ranks(self, lines: Sequence[str]) -> None:
         """What each rank has taken: lines of `Collectives.figures`."""

@@ -654,7 +654,8 @@ class Trainer(Checkpoints, Figures, Parameters):
                     to_batch: Callable[[Any], Any] | None = None) -> dict[str, float]:
         """Means over all rows of held-out batches, by name: of the scalar outputs of the last module, and of metrics.
 
-        Several ranks call it together, each with held-out batches of its own, and get the means over the rows of all.
+        Several ranks call it together, each with held-out batches of its own, and get the means over the rows of all. The
+        page of the run (`report`) has them by the step, the last ones of each.
 
         Parameters
         ----------
@@ -671,7 +672,11 @@ class Trainer(Checkpoints, Figures, Parameters):
         RankFailedError
             Another rank cannot evaluate.
         """
-        return means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {}, self._ranks)
+        means = means_over(self, batches, BatchNames(self._binaries(), to_batch), metrics or {}, self._ranks)
+        if self._report is not None:
+            with self._turns.lock:
+                self._report.add_evaluation(self.step_count, means.get("loss"), {name: mean for name, mean in means.items() if name != "loss"})
+        return means
 
     @computes_in_turn
     def gradients(self, *given: Any, **batch: Any) -> tuple[float, dict[str, torch.Tensor]]:

@@ -10,6 +10,7 @@
 #include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Reports/StepTrace.h"
 #include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -51,6 +52,7 @@ void bindReports(nb::module_ &m) {
           "model"_a, "session"_a, "settings"_a)
       .def("keep_at", &RunReport::keepAt, "path"_a, "seconds"_a = 2.0)
       .def("add_step", &RunReport::addStep, "result"_a, "seconds"_a, ReleaseGil())
+      .def("add_evaluation", &RunReport::addEvaluation, "step"_a, "loss"_a.none(), "metrics"_a)
       .def("add_failure", &RunReport::addFailure, "sentence"_a)
       .def(
           "set_ranks",

@@ -103,7 +103,7 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
     assert head["model"] == "Net" and head["parameters"] == head["trained"] == sum(p.numel() for p in Net(layers=5).parameters())
     assert head["settings"] == {"optimizer": "AdamW", "learning rate": 1e-3, "clip_grad_norm": 1.0, "precision": "f32"}
     assert head["config"]["stagehand"]["activation_stagehand"]["mode"] == mode and head["peak_bytes"] <= cap
-    assert head["version"] == "0.1.0" and "processor" in head["machine"] and head["began"] <= head["written"] and "refresh_seconds" not in head
+    assert head["version"] == segue.__version__ and "processor" in head["machine"] and head["began"] <= head["written"] and "refresh_seconds" not in head
 
     steps = data["steps"]
     assert steps["step"] == [1, 2, 3, 4, 5, 6]
@@ -159,10 +159,17 @@ def test_a_page_without_services(tmp_path):
     x, y = torch.randn(8, 64), torch.randn(8, 64)
     trainer = segue.Trainer([segue.compile(Net(layers=5), (x, y))], optimizer=segue.SGD(lr=0.1), report=tmp_path / "run.html",
                             trace=tmp_path / "trace.json")
-    losses = [trainer.step(x=x, y=y) for _ in range(5)]
+    losses, means = [], []
+    for step in range(1, 6):
+        losses.append(trainer.step(x=x, y=y))
+        if step % 2 == 0:
+            means.append(trainer.evaluate_on([(x, y)], metrics={"greatest": lambda outputs, batch: batch["y"].max()}))
     trainer.close()
     data = data_of(tmp_path / "run.html")
     assert data["steps"]["columns"]["loss"]["mean"] == losses
+    evaluations = data["evaluations"]
+    assert evaluations["step"] == [2, 4] and evaluations["columns"]["eval_loss"]["mean"] == [m["loss"] for m in means]
+    assert evaluations["columns"]["metrics.greatest"]["mean"] == pytest.approx([float(y.max())] * 2)
     assert data["services"] == {} and data["link"] is None and data["precision"] is None
     # One trace serves both: the report shows every step of it.
     assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4, 5]

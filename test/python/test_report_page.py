@@ -15,6 +15,7 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
+import segue
 
 from test_report import ROOT, precision_line, report, run
 
@@ -77,6 +78,10 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     run(folder, "planned", "sim:dram=32MiB,pinned=32MiB,link=4GB/s,latency=4us", steps=8)
     (folder / "p.jsonl").write_text("".join(json.dumps(precision_line(i)) + "\n" for i in (0, 10)))
+    log = [{"step": step, "loss": 4 / step + 1} for step in range(1, 31)]
+    for step in (30, 20, 10):
+        log.insert(step, {"step": step, "eval_loss": {10: 2.5, 20: 1.75, 30: 2.25}[step]})
+    (folder / "losses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     done = report("--telemetry", folder, "-o", folder / "files.html")
     assert done.returncode == 0, done.stderr
     return folder
@@ -123,7 +128,7 @@ def test_charts_fit_a_window_that_changes(browser, pages):
 def test_the_head_and_the_words(browser, pages):
     browser.show(pages / "run.html")
     text = browser.ask("document.body.innerText")
-    assert "Net" in text and "parameters" in text and "8 steps" in text and "Segue 0.1.0" in text
+    assert "Net" in text and "parameters" in text and "8 steps" in text and f"Segue {segue.__version__}" in text
     assert "of the cap of" in text and "Each was used where it lay" in text and "as they lay" not in text
     facts = browser.ask("document.querySelector('#facts').textContent")
     assert "AdamW" in facts and "processor" in facts and "sim:dram=32MiB" in facts
@@ -137,6 +142,21 @@ def test_the_head_and_the_words(browser, pages):
     browser.ask("document.querySelector('#over svg').focus()")
     browser.press("ArrowRight")
     assert browser.ask("document.querySelector('#over figcaption span').textContent").startswith("step 1: ")
+
+
+def test_evaluations_are_a_curve_beside_the_losses(browser, pages):
+    browser.show(pages / "files.html")
+    assert "2.25\nloss on held-out data after step 30; the least was 1.75, after step 20" in browser.ask("document.querySelector('#tiles').innerText")
+    figure = "[...document.querySelectorAll('#over figure')].find(f => f.querySelector('h3').textContent === 'Loss')"
+    key = f"{figure}.querySelector('.key').innerText"
+    assert browser.ask(f"[...{figure}.querySelectorAll('polyline')].map(line => line.getAttribute('points').split(' ').length)") == [30, 3]
+    assert "in training" in browser.ask(key) and "on held-out data" in browser.ask(key)
+    # Between two evaluations the last one holds.
+    browser.ask(f"{figure}.querySelector('svg').focus()")
+    for _ in range(16):
+        browser.press("ArrowRight")
+    assert browser.ask(f"{figure}.querySelector('figcaption span').textContent").startswith("step 16")
+    assert re.search(r"in training 1\.25\s*on held-out data 2\.5", browser.ask(key))
 
 
 def test_names_run_nothing(browser, pages, tmp_path):

@@ -472,6 +472,8 @@ static int trainAmong(Together &together, TrainOptions options) {
   auto evaluate = [&] {
     std::optional<double> loss =
         betweenSteps([&] { return heldOut->meanLoss(session, [&] { return interruption.signal() != 0; }); });
+    if (report && loss)
+      report->addEvaluation(session.stepCount(), loss);
     progress.eraseForOutput();
     if (loss && isFirst)
       printEvaluation(session.stepCount(), *loss, options.json);

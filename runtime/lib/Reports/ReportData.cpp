@@ -228,6 +228,7 @@ Json reportData(const RunRecords &records, size_t points) {
                                : Json{{"h2d_bytes_per_second", records.link->h2dBytesPerSecond},
                                       {"d2h_bytes_per_second", records.link->d2hBytesPerSecond}};
   json["steps"] = records.steps.columns(points);
+  json["evaluations"] = records.evaluations.columns(points);
   json["services"] = Json::object();
   for (const auto &[service, lines] : records.telemetry)
     json["services"][service] = lines.columns(points);

@@ -34,7 +34,8 @@ namespace segue::inline runtime {
 static std::string serviceOf(const Json &line) {
   static constexpr std::pair<std::string_view, std::string_view> known[] = {
       {"vram_headroom_mb", "conductor"}, {"activations_saved", "activations"}, {"reload_ratio", "weights"},
-      {"inputs_elided", "stitch"},       {"blocks_bf16", "precision"},         {"loss", "steps"}};
+      {"inputs_elided", "stitch"},       {"blocks_bf16", "precision"},         {"loss", "steps"},
+      {"eval_loss", "evaluations"}};
   for (const auto &[key, service] : known)
     if (line.contains(key))
       return std::string(service);
@@ -45,6 +46,8 @@ static std::string serviceOf(const Json &line) {
 static LineSeries &seriesOf(const std::string &service, RunRecords &records) {
   if (service == "steps")
     return records.steps;
+  if (service == "evaluations")
+    return records.evaluations;
   const char *stepKey = service == "conductor" || service == "precision" ? "step_id" : "step";
   return records.telemetry.try_emplace(service, LineSeries(stepKey)).first->second;
 }
@@ -194,6 +197,13 @@ void RunReport::addStep(const StepResult &result, double seconds) {
   peakBytes_ = std::max(peakBytes_, device_->memory().peakBytes(Space::DeviceDram));
   if (!keptAt_.empty() && Clock::now() >= next_)
     keep();
+}
+
+void RunReport::addEvaluation(int64_t step, std::optional<double> loss, const std::map<std::string, double> &metrics) {
+  Json line{{"step", step}, {"metrics", metrics}};
+  if (loss)
+    line["eval_loss"] = *loss;
+  records_.evaluations.add(line);
 }
 
 void RunReport::describe(std::string model, std::span<const ParameterInfo> parameters, Json settings) {

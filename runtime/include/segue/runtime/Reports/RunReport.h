@@ -16,6 +16,7 @@
 //   report.describe("gpt", session.parameters(), {{"optimizer", "AdamW"}});
 //   StepResult result = session.step(batch, lr);
 //   report.addStep(result, seconds);
+//   report.addEvaluation(result.step, heldOutLoss);
 //   report.write("run.html");                  // the run has ended
 //
 // While the run goes on, a browser that shows the page loads it again whenever it may be new.
@@ -57,6 +58,9 @@ struct RunRecords {
   std::optional<LinkSpeed> link;
   /// A line per step: step, loss, grad_norm, seconds; with loss scaling also loss_scale, and skipped (1 or 0).
   LineSeries steps;
+  /// A line per evaluation on data that is not learnt: the step behind which it was, eval_loss where there is a
+  /// loss, and `metrics`, other means by name.
+  LineSeries evaluations;
   /// The lines by service: "conductor", "activations", "weights", "precision", "stitch".
   std::map<std::string, LineSeries> telemetry;
   /// The trace that StepTrace::toJson gives, and the numbers of
@@ -74,8 +78,8 @@ struct RunRecords {
 Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep);
 
 /// Adds what `path` holds: a folder's *.jsonl files, or one such file. A line is
-/// known by its keys; returns the number of lines of which none is of a service
-/// or a step. Throws IoFailed for what cannot be read, FileCorrupt naming file and
+/// known by its keys; returns the number of lines of which none is of a service,
+/// a step or an evaluation. Throws IoFailed for what cannot be read, FileCorrupt naming file and
 /// line for what is no JSON object.
 size_t readTelemetry(const std::filesystem::path &path, RunRecords &records);
 
@@ -118,6 +122,9 @@ public:
   void keepAt(std::filesystem::path path, double seconds = 2);
   /// Notes that a step has ended, and writes the page if it is to be kept.
   void addStep(const StepResult &result, double seconds);
+  /// Notes what an evaluation after `step` has found: the mean loss, if there is one, and other means by name. The page
+  /// has it when it is written next.
+  void addEvaluation(int64_t step, std::optional<double> loss, const std::map<std::string, double> &metrics = {});
   /// Notes that a step has failed, which the page says until another one ends.
   void addFailure(std::string sentence) { records_.head["failure"] = std::move(sentence); }
   /// Notes what each rank has taken, by lines of rankFigures in the place of those before.
