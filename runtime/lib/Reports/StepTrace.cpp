@@ -57,7 +57,7 @@ void StepTrace::closeSpans() {
     spans_[span].end = now;
 }
 
-size_t StepTrace::mark() {
+size_t StepTrace::mark(const Program *running) {
   size_t index = marks_.size();
   marks_.push_back(std::make_shared<Timestamp>());
   if (device_->hasBytes()) {
@@ -80,18 +80,18 @@ size_t StepTrace::mark() {
         std::vector<MemoryHolder> holders = device_->memory().holders(space);
         roles_.push_back({index, space, liveByRole(holders)});
         if (space == Space::DeviceDram)
-          noteMost(index, std::move(holders));
+          noteMost(index, std::move(holders), running);
       }
   return index;
 }
 
-void StepTrace::noteMost(size_t mark, std::vector<MemoryHolder> holders) {
+void StepTrace::noteMost(size_t mark, std::vector<MemoryHolder> holders, const Program *running) {
   uint64_t bytes = 0;
   for (const MemoryHolder &holder : holders)
     bytes += holder.liveBytes;
   if (most_.empty() || bytes <= most_.back().bytes)
     return;
-  most_.back() = {mark, bytes, std::move(holders), "", ""};
+  most_.back() = {mark, bytes, std::move(holders), "", "", running ? std::optional(*running) : std::nullopt};
   if (!open_.empty() && spans_[open_.back()].track == "block") {
     most_.back().block = spans_[open_.back()].name;
     most_.back().program = spans_[open_.back()].program;
@@ -142,36 +142,88 @@ void StepTrace::on(const event::BlockBegin &begin) {
   const auto &[program, block] = begin;
   if (!on_)
     return;
-  size_t now = mark();
+  size_t now = mark(&program);
   open_.push_back(spans_.size());
   spans_.push_back({"block", std::string(block), program.name(), now, now});
 }
 
-void StepTrace::on(const event::BlockEnd &) {
+void StepTrace::on(const event::BlockEnd &end) {
   if (open_.empty() || spans_[open_.back()].track != "block")
     return;
-  spans_[open_.back()].end = mark();
+  spans_[open_.back()].end = mark(&end.program);
   open_.pop_back();
 }
 
-void StepTrace::on(const event::Save &) {
+void StepTrace::on(const event::Save &save) {
   if (on_)
-    mark();
+    mark(&save.program);
 }
 
-void StepTrace::on(const event::Restore &) {
+void StepTrace::on(const event::Restore &restore) {
   if (on_)
-    mark();
+    mark(&restore.program);
 }
 
-/// The line of a holder: what the books say of its owner, and its bytes.
-Json StepTrace::jsonOfMost(const MemoryHolder &holder) const {
-  const MemoryOwner &owner = holder.owner;
-  Json json{{"value", owner.value}, {"role", roleOf(owner)}, {"bytes", holder.liveBytes}};
-  std::string location = owner.location.empty() ? placeOf(owner.value) : owner.location;
+/// Values of working memory that are smaller than this part of it are told in sum.
+static constexpr uint64_t smallestPart = 100;
+
+/// Adds the values of the working memory of `program` in place of `arena`, its line of the books, and what they leave.
+void StepTrace::addWorkingMemory(const Program &program, HeldLine arena, std::vector<HeldLine> &lines) {
+  auto [found, isNew] = working_.try_emplace({program.image().get(), program.index()});
+  if (isNew)
+    found->second = workingMemory(program);
+  std::vector<HeldLine> values;
+  uint64_t sum = 0;
+  for (const WorkingMemory &memory : found->second) {
+    // Temporaries of L1 lie in DRAM where there is none.
+    if (memory.space != Space::DeviceDram && (memory.space != Space::DeviceL1 || device_->hasSpace(Space::DeviceL1)))
+      continue;
+    for (const Temporary &value : memory.values)
+      if (value.bytes >= memory.bytes / smallestPart && value.bytes <= arena.bytes) {
+        values.push_back({.bytes = value.bytes,
+                          .owner = {program.name(), value.maker, arena.owner.value, value.block, value.location},
+                          .isTemporary = true});
+        sum += value.bytes;
+      }
+  }
+  // More than there is: values of a file that no compiler has written may overlap, and sums of theirs mean nothing.
+  if (sum <= arena.bytes) {
+    std::ranges::move(values, std::back_inserter(lines));
+    arena.bytes -= sum;
+    arena.isRest = sum > 0;
+  }
+  if (arena.bytes)
+    lines.push_back(std::move(arena));
+}
+
+/// Returns a line per owner, whom the books have once per phase in which it took memory; most bytes first.
+std::vector<StepTrace::HeldLine> StepTrace::linesOf(const Most &most) {
+  std::map<MemoryOwner, uint64_t> byOwner;
+  for (const MemoryHolder &holder : most.holders)
+    if (holder.liveBytes)
+      byOwner[holder.owner] += holder.liveBytes;
+  std::vector<HeldLine> lines;
+  for (const auto &[owner, bytes] : byOwner) {
+    HeldLine line{.bytes = bytes, .owner = owner};
+    if (most.running && owner.value == "(arena)" && owner.program == most.running->name())
+      addWorkingMemory(*most.running, std::move(line), lines);
+    else
+      lines.push_back(std::move(line));
+  }
+  std::ranges::stable_sort(lines, std::greater(), &HeldLine::bytes);
+  return lines;
+}
+
+Json StepTrace::jsonOf(const HeldLine &line) const {
+  const MemoryOwner &owner = line.owner;
+  Json json{{"value", owner.value}, {"role", roleOf(owner)}, {"bytes", line.bytes}};
+  std::string location = owner.location.empty() && !line.isTemporary ? placeOf(owner.value) : owner.location;
   for (const auto &[key, text] : {std::pair("program", &owner.program), {"block", &owner.block}, {"location", &location}})
     if (!text->empty())
       json[key] = *text;
+  for (const auto &[key, holds] : {std::pair("temporary", line.isTemporary), {"rest", line.isRest}})
+    if (holds)
+      json[key] = true;
   return json;
 }
 
@@ -277,27 +329,17 @@ Json StepTrace::toJson() {
   for (const Most &most : most_) {
     if (!most.bytes)
       continue;
-    // An owner has a line of the books per phase in which it took memory.
-    std::map<MemoryOwner, MemoryHolder> byOwner;
-    for (const MemoryHolder &holder : most.holders)
-      if (holder.liveBytes) {
-        byOwner[holder.owner].owner = holder.owner;
-        byOwner[holder.owner].liveBytes += holder.liveBytes;
-      }
-    std::vector<const MemoryHolder *> holders;
-    for (const auto &[owner, holder] : byOwner)
-      holders.push_back(&holder);
-    std::ranges::stable_sort(holders, std::greater(), &MemoryHolder::liveBytes);
+    std::vector<HeldLine> lines = linesOf(most);
     Json held = Json::array();
     uint64_t restBytes = 0;
-    for (size_t i = 0; i < holders.size(); ++i)
+    for (size_t i = 0; i < lines.size(); ++i)
       if (i < namedHolders)
-        held.push_back(jsonOfMost(*holders[i]));
+        held.push_back(jsonOf(lines[i]));
       else
-        restBytes += holders[i]->liveBytes;
+        restBytes += lines[i].bytes;
     Json args{{"bytes", most.bytes}, {"held", std::move(held)}};
-    if (holders.size() > namedHolders)
-      args["rest"] = {{"holders", holders.size() - namedHolders}, {"bytes", restBytes}};
+    if (lines.size() > namedHolders)
+      args["rest"] = {{"holders", lines.size() - namedHolders}, {"bytes", restBytes}};
     if (!most.block.empty())
       args["block"] = most.block, args["program"] = most.program;
     events.push_back({{"name", mostHeldLabel},

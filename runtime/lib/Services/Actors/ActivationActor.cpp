@@ -50,8 +50,6 @@ ActivationActor::ActivationActor(ServiceContext &context, ActivationStagehandCon
     classBytes.push_back(uint64_t(size) << 20);
   std::vector<uint32_t> counts(config.slabsPerClass.begin(), config.slabsPerClass.end());
   pool_.emplace(context.device, classBytes, counts, PinnedPool::Use::Homes);
-  owner_ = context.device->memory().intern(
-      {.program = {}, .value = "(restored)", .role = "saved", .block = {}, .location = {}});
   if (config.telemetry.enabled)
     telemetry_.emplace(config.telemetry.file, context.warn);
   if (!context.conductor.isEnabled())
@@ -279,6 +277,12 @@ void ActivationActor::on(const event::Save &save) {
   held.bytes = uint64_t(event.bytes);
   held.deviceDesc = saved.sharedDesc();
   held.place = place;
+  const Value &value = program.output(output);
+  held.owner = context_.device->memory().intern({.program = program.name(),
+                                                 .value = value.name,
+                                                 .role = std::string(name(value.role)),
+                                                 .block = {},
+                                                 .location = value.location});
   held.number = number;
   held.depth = depth;
   held.kept = saved.storage();

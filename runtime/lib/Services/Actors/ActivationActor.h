@@ -74,6 +74,8 @@ private:
   /// One saved storage that backward has not finished with.
   struct Held {
     std::string id, block;
+    /// Whom the books name for its bytes wherever they return to: as where the program made them.
+    OwnerId owner = 0;
     uint64_t bytes = 0;
     /// Its place: the forward submit within the step and the output; and its number in the
     /// order of the backward program.
@@ -227,7 +229,6 @@ private:
   std::unique_ptr<Hints> hints_;
   ServiceId service_{};
   std::vector<uint64_t> poolReservations_;
-  OwnerId owner_ = 0;
   std::optional<JsonlWriter> telemetry_;
   Json lastRecord_;
 

@@ -168,7 +168,7 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
   }
   try {
     if (!storage)
-      storage = Storage::allocate(context_.device, desc.layout.space, desc.spanBytes(), desc.layout.alignment, owner_);
+      storage = Storage::allocate(context_.device, desc.layout.space, desc.spanBytes(), desc.layout.alignment, held.owner);
   } catch (const OutOfMemory &) {
     return Tensor();
   }
@@ -176,7 +176,7 @@ Tensor ActivationActor::takeHost(Held &held, const HostBuffer &buffer) {
 }
 
 void ActivationActor::holdItem(Held &held, const Tensor &device) {
-  held.item = &residency_.hold(device, nameOf(held.id, held.block), owner_, ItemLifetime::Step);
+  held.item = &residency_.hold(device, nameOf(held.id, held.block), held.owner, ItemLifetime::Step);
   held.itemId = held.item->id;
   byItem_[held.itemId] = &held;
 }
@@ -221,7 +221,7 @@ bool ActivationActor::startSpill(Held &held, const Tensor &home) {
   if (policy_->config().debugChecksums && device.runsInline() && device.hasUnifiedMemory())
     held.checksum = checksumOf(held.device());
   try {
-    residency_.leaveTo(*held.item, home, {.owner = owner_});
+    residency_.leaveTo(*held.item, home, {.owner = held.owner});
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;
@@ -357,7 +357,7 @@ bool ActivationActor::startRestore(Held &held, Urgency urgency) {
     return true; // at its need
   bool next = !order_.empty() && order_.front() == &held;
   held.retries = std::make_shared<TransferRetries>(uint32_t(policy_->config().transferRetries));
-  TransferOptions options{.retries = held.retries, .owner = owner_};
+  TransferOptions options{.retries = held.retries, .owner = held.owner};
   options.priority = ahead && !next ? TransferPriority::Speculative : TransferPriority::Required;
   // The tensor that is needed next is next in its queue: if it waited for a slot, the host
   // would have to wait, and compute for the host.

@@ -32,9 +32,11 @@
 #include "segue/runtime/Json.h"
 #include "segue/runtime/Program/CommandTimer.h"
 #include "segue/runtime/Program/Events.h"
+#include "segue/runtime/Program/WorkingMemory.h"
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 namespace segue::inline runtime {
@@ -49,7 +51,8 @@ public:
   /// role (ByRole), which takes a walk over the books per event.
   ///
   /// With ByRole each step also has an instant "most held" at the event where device_dram holds the most: who holds it,
-  /// with lines of the source, and the block that runs.
+  /// with lines of the source, and the block that runs. The working memory of the program that runs is told by its values,
+  /// those that it has where it needs the most (WorkingMemory.h).
   enum class Memory : uint8_t { Totals, ByRole };
   /// Says whether each kernel and library call is noted. A device of virtual time has none.
   enum class Commands : uint8_t { Left, Noted };
@@ -77,10 +80,22 @@ public:
   void write(const std::filesystem::path &path);
 
 private:
-  size_t mark();
-  void noteMost(size_t mark, std::vector<MemoryHolder> holders);
+  /// One line of who holds the most.
+  struct HeldLine {
+    uint64_t bytes = 0;
+    MemoryOwner owner;
+    /// The line is a value of the working memory of a program, or what its values leave of it.
+    bool isTemporary = false, isRest = false;
+  };
+  struct Most;
+
+  /// Notes the time, and who holds memory. `running` is the program within which the event is; null between programs.
+  size_t mark(const Program *running = nullptr);
+  void noteMost(size_t mark, std::vector<MemoryHolder> holders, const Program *running);
   void closeSpans();
-  Json jsonOfMost(const MemoryHolder &holder) const;
+  std::vector<HeldLine> linesOf(const Most &most);
+  void addWorkingMemory(const Program &program, HeldLine arena, std::vector<HeldLine> &lines);
+  Json jsonOf(const HeldLine &line) const;
   std::string placeOf(std::string_view name) const;
 
   DeviceRef device_;
@@ -120,8 +135,12 @@ private:
     std::vector<MemoryHolder> holders;
     /// The innermost block that runs then, and its program; empty between blocks.
     std::string block, program;
+    /// The program that runs then, which has all its working memory.
+    std::optional<Program> running;
   };
   std::vector<Most> most_;
+  /// The working memory of programs that run where a step holds the most; `most_` keeps the images of the keys alive.
+  std::map<std::pair<const BinaryImage *, size_t>, std::vector<WorkingMemory>> working_;
   /// The first command of each module, "model.py:12:3 (h.0.fc)" by "h.0.fc"; the places of values, which are those of
   /// an .mlir file where no command says a module; and the programs that have been asked.
   std::map<std::string, std::string> modules_, values_;
