@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../ShortDiagnostics.h"
+#include "../ToolCompletion.h"
 #include "../ToolVersion.h"
 #include "ToolkitFiles.h"
 #include "mlir/IR/AsmState.h"
@@ -89,8 +90,8 @@ struct Flags {
       cl::value_desc("stitch_hints.json"), cl::cat(category)};
   cl::opt<std::string> frozenStorage{
       "frozen-storage",
-      cl::desc("How frozen matrices that only products read are stored: int8_row, fp8_e4m3_row, fp8_e5m2_row, "
-               "int4_group32 or int4_group64; the products read the codes"),
+      cl::desc("How frozen matrices that only products read are stored, "
+               "{int8_row,fp8_e4m3_row,fp8_e5m2_row,int4_group32,int4_group64}; the products read the codes"),
       cl::value_desc("storage"), cl::cat(category)};
   cl::opt<std::string> l1Bytes{"l1-bytes",
                                cl::desc("Bytes of device_l1 that a program may take for temporaries, as 64KiB; default: 0"),
@@ -110,7 +111,7 @@ struct Flags {
       cl::value_desc("file.safetensors"), cl::cat(category)};
   cl::opt<bool> inferenceOnly{"inference-only", cl::desc("Compile @forward alone"), cl::cat(category)};
   cl::list<std::string> targets{"target",
-                                cl::desc("x86-64-v3, x86-64-v4, sm_80, sm_90, sm_100; default: both of x86-64. PTX is "
+                                cl::desc("{x86-64-v3,x86-64-v4,sm_80,sm_90,sm_100}; default: both of x86-64. PTX is "
                                          "for the lowest sm, which later GPUs run too, and a cubin for each"),
                                 cl::CommaSeparated, cl::cat(category)};
   cl::opt<Cubins> cubin{"cubin",
@@ -263,6 +264,7 @@ int main(int argc, char **argv) {
   registerPassManagerCLOptions();
   registerDefaultTimingManagerCLOptions();
   Flags flags;
+  tool::addCompletion("segue-compile", &flags.category);
   // LLVM brings hundreds of options; `--help-hidden` shows them.
   cl::HideUnrelatedOptions(flags.category);
   cl::ParseCommandLineOptions(argc, argv, kOverview);

@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../ShortDiagnostics.h"
+#include "../ToolCompletion.h"
 #include "../ToolVersion.h"
 #include "ServerBehind.h"
 #include "mlir/Tools/mlir-lsp-server/MlirLspServerMain.h"
@@ -20,6 +21,7 @@
 
 int main(int argc, char **argv) {
   segue::tool::setVersion("segue-lsp-server");
+  segue::tool::addCompletion("segue-lsp-server");
   segue::tool::shortenDiagnostics();
   mlir::DialectRegistry registry;
   segue::registerAllSegue(registry);

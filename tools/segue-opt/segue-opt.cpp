@@ -7,6 +7,7 @@
 
 #include "../MlirOutput.h"
 #include "../ShortDiagnostics.h"
+#include "../ToolCompletion.h"
 #include "../ToolVersion.h"
 #include "mlir/InitAllPasses.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -14,6 +15,7 @@
 
 int main(int argc, char **argv) {
   segue::tool::setVersion("segue-opt");
+  segue::tool::addCompletion("segue-opt");
   segue::tool::shortenDiagnostics();
   mlir::DialectRegistry registry;
   mlir::registerAllPasses();

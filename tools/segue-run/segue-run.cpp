@@ -16,6 +16,8 @@
 #include "segue/runtime/Cuda/CudaDriver.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
+#include "segue/runtime/Services/SquareQ/SlabManifest.h"
+#include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -26,6 +28,14 @@ using namespace segue::tool;
 // Ranges of numbers that several commands take.
 static constexpr int64_t mostRuns = 1'000'000'000, mostSteps = 1'000'000'000'000, mostBatches = 65536, mostThreads = 1024;
 static constexpr double greatestTolerance = 1e6;
+
+/// Returns the names of the values of an enumeration, for CLI::IsMember.
+static std::vector<std::string> namesOf(const auto &values) {
+  std::vector<std::string> names;
+  for (auto value : values)
+    names.emplace_back(name(value));
+  return names;
+}
 
 static void addCommon(CLI::App *command, CommonOptions &options) {
   command->add_option("--device", options.device, "device spec")->capture_default_str();
@@ -71,10 +81,10 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
   command->add_flag("--check", options.check, "compare every byte of a slab with the hashes of its manifest, make nothing");
   command->add_option("--config", options.config, "config file; flags go over its memory.stagehand.squareq");
   addWhole(command, "--pad-k", options.padK, 1, 1024, "columns are padded to a multiple; 64");
-  command->add_option("--scheme", options.scheme, "per_row_symmetric, fp8_e4m3_row or int4_group");
-  addWhole(command, "--group", options.group, 32, 64, "columns per scale of int4_group: 32 or 64");
-  command->add_option("--rotation", options.rotation,
-                      "none, or hadamard_256: int4_group layers whose columns are a multiple of 256 are rotated");
+  command->add_option("--scheme", options.scheme, "how codes and their scales lie")->check(CLI::IsMember(namesOf(allSlabSchemes)));
+  command->add_option("--group", options.group, "columns per scale of int4_group")->check(CLI::IsMember(std::vector<int64_t>{32, 64}))->type_name("number");
+  command->add_option("--rotation", options.rotation, "of int4_group layers whose columns are a multiple of 256")
+      ->check(CLI::IsMember(std::vector<std::string>{"none", std::string(rotationName)}));
   addWhole(command, "--rank", options.rank, 0, 1024, "of a bf16 product beside the codes of int4_group; 0");
   command->add_option("--include-prefixes", options.includePrefixes, "only layers named so")
       ->allow_extra_args(false);
@@ -83,7 +93,8 @@ static void addQuantize(CLI::App &app, QuantizeOptions &options) {
                    "glob of layers that stay bf16, or rmse>0.02, or cosine<0.999; replaces the default list, "
                    "which is called default")
       ->allow_extra_args(false);
-  command->add_option("--scale-search", options.scaleSearch, "absmax or mse");
+  command->add_option("--scale-search", options.scaleSearch, "how a scale is chosen: by the greatest magnitude, or for the least error")
+      ->check(CLI::IsMember(namesOf(allScaleSearches)));
   addReal(command, "--max-ratio", options.maxRatio, 0, 1, "layers above this part of bf16 stay bf16; 0.9");
   command->add_option("--architecture-id", options.architectureId, "noted in the manifest")->capture_default_str();
   command->add_flag("--keep-nonfinite-bf16", options.keepNonfiniteBf16, "leave out layers with NaN or infinity");
@@ -162,13 +173,6 @@ static CLI::Option *addStages(CLI::App *command, std::vector<size_t> &stages) {
       ->allow_extra_args(false);
 }
 
-static std::vector<std::string> strategies() {
-  std::vector<std::string> names;
-  for (Sharding sharding : shardings)
-    names.emplace_back(name(sharding));
-  return names;
-}
-
 /// Returns the sentence of an error without its code: what a wrong command line is told.
 static std::string sentenceOf(const Error &error) {
   return std::string(error.what()).substr(errorCodeName(error.code()).size() + 2);
@@ -225,7 +229,7 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
   command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients; zero3, and these parameters; pipeline, some of the files, run one behind the other")
-      ->check(CLI::IsMember(strategies()))
+      ->check(CLI::IsMember(namesOf(shardings)))
       ->needs(ranks)
       ->capture_default_str();
   addStages(command, options.stages)->needs(ranks);
@@ -321,7 +325,11 @@ static void addPlan(CLI::App &app, PlanOptions &options) {
   addWhole(command, "--ranks", options.ranks, 1, 65536, "that train together")->capture_default_str();
   command->add_option("--interconnect", options.interconnect, "between ranks: bandwidth of one direction, latency of a message")
       ->capture_default_str();
-  command->add_option("--strategy", options.strategy, "ddp, zero1, zero2, zero3, pipeline, as in train; search: the fastest that fits")->capture_default_str();
+  std::vector<std::string> strategies = namesOf(shardings);
+  strategies.push_back("search");
+  command->add_option("--strategy", options.strategy, "as in train; search: the fastest that fits")
+      ->check(CLI::IsMember(strategies))
+      ->capture_default_str();
   addStages(command, options.stages);
   addBytes(command, "--budget", options.budget, "of each rank's device memory, as 24GiB; all that the device has");
   addWhole(command, "--accumulate", options.accumulate, 1, mostBatches, "batches of each rank per step; a pipeline takes those of all");
@@ -486,7 +494,7 @@ int main(int argc, char **argv) {
     if (app.got_subcommand("devices"))
       return listDevices();
     if (app.got_subcommand("completion")) {
-      std::fputs(completionScript(app, shell).c_str(), stdout);
+      std::fputs(completionScript(completedProgram(app), shell).c_str(), stdout);
       return int(Done);
     }
     if (app.got_subcommand("export"))

@@ -7,6 +7,7 @@
 
 #include "../MlirOutput.h"
 #include "../ShortDiagnostics.h"
+#include "../ToolCompletion.h"
 #include "../ToolVersion.h"
 #include "mlir/Support/LogicalResult.h"
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
@@ -14,6 +15,7 @@
 
 int main(int argc, char **argv) {
   segue::tool::setVersion("segue-translate");
+  segue::tool::addCompletion("segue-translate");
   segue::tool::shortenDiagnostics();
   segue::registerFlatBufferTranslations();
   return segue::tool::withOutputFile(argc, argv, [](int count, char **arguments) {

@@ -65,6 +65,8 @@ struct SquareQConfig {
   SlabForm form() const { return {.scheme = scheme, .padK = padK, .group = group, .rotated = rotated, .rank = rank}; }
 };
 
+inline constexpr ScaleSearch allScaleSearches[] = {ScaleSearch::AbsMax, ScaleSearch::Mse};
+
 /// Return "none", "open", "full"; "absmax", "mse".
 std::string_view name(SlabVerify verify);
 std::string_view name(ScaleSearch search);
