@@ -69,9 +69,9 @@ tidy:
 	@git ls-files 'lib/*.cpp' 'runtime/lib/*.cpp' | xargs clang-tidy-22 -p $(BUILD) --quiet
 
 # First what docs/ keeps of the code, then the notebooks, whose run the site shows, then the site. MkDocs' theme says when its support ends
-# (docs/decisions.md), which need not be said each time.
-docs: build
-	@cmake --build $(BUILD) --target segue-doc
+# (docs/decisions.md), which need not be said each time. Pages are made of what Python loads: no tests are built for them.
+docs: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target segue-doc _runtime _compiler
 	@mkdir -p docs/reference && cp $(BUILD)/docs/*.md docs/reference/
 	@$(PYTHON) tools/operators_page.py >$(BUILD)/operators.md && mv $(BUILD)/operators.md docs/operators.md
 	@$(PYTHON) tools/site/pictures.py >$(BUILD)/step.svg && mv $(BUILD)/step.svg docs/images/step.svg
@@ -81,8 +81,9 @@ docs: build
 	@echo "the site is $(BUILD)/site/index.html"
 
 # The pictures of a run's page and of its memory in docs/images; needs chromium-headless-shell.
-screenshots: build
-	@$(PYTHON) tools/screenshots.py
+screenshots: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target _runtime _compiler segue-run
+	@$(PYTHON) tools/screenshots.py --build $(BUILD)
 
 clean:
 	rm -rf $(BUILD)
