@@ -517,6 +517,24 @@ TEST_P(PlannedModeTest, ThePlanInForceOutlivesOneThatFindsNoRoom) {
     EXPECT_EQ(play(cap), free) << "cap " << cap;
 }
 
+// A session that goes takes no addresses of another one of its device along.
+TEST_P(PlannedModeTest, APlanOutlivesTheSessionThatWasPlannedBefore) {
+  uint64_t cap = 4 * leastOfSmall();
+  DeviceRef device = deviceOf(cap);
+  auto before = std::make_unique<SmallRun>(device, optionsFor(cap));
+  before->step();
+  SmallRun run(device, optionsFor(cap));
+  run.step();
+  uint64_t inForce = device->memory().addressPlan();
+  ASSERT_NE(inForce, 0u);
+  before.reset();
+  EXPECT_EQ(device->memory().addressPlan(), inForce);
+  run.steps(3);
+  AddressFigures figures = device->memory().addressFigures();
+  EXPECT_GT(figures.placed, 0u);
+  EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+}
+
 // A batch of other extents for which no plan keeps to the cap is refused, and the steps after it are as if it had not come.
 TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
   std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;

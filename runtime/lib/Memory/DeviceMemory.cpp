@@ -387,7 +387,13 @@ bool DeviceMemory::followAddresses(AddressPlan plan, std::function<bool()> await
   follower_ = std::make_unique<AddressFollower>(std::move(plan), owners);
   awaitRoom_ = std::move(awaitRoom);
   addressFigures_ = {};
+  ++addressPlans_;
   return true;
+}
+
+uint64_t DeviceMemory::addressPlan() const {
+  std::lock_guard lock(mutex_);
+  return follower_ ? addressPlans_ : 0;
 }
 
 void DeviceMemory::forgetAddresses() {

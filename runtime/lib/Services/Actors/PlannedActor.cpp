@@ -54,7 +54,9 @@ PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandCon
 }
 
 PlannedActor::~PlannedActor() {
-  context_.device->memory().forgetAddresses();
+  // Another session of the device may have made a plan since.
+  if (DeviceMemory &memory = context_.device->memory(); memory.addressPlan() == addressPlan_)
+    memory.forgetAddresses();
   if (!context_.conductor.isEnabled())
     return;
   for (uint64_t id : reservations_)
@@ -143,6 +145,7 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
   bool isPlaced = addresses && memory.followAddresses(std::move(*addresses), [this] {
     return planned_.residency().awaitDeparture();
   });
+  addressPlan_ = memory.addressPlan();
   planned_.residency().setPlaced(isPlaced);
   recordedDisplaced_ = 0;
   clock_.forget();

@@ -172,6 +172,8 @@ public:
   /// it. Returns false, with nothing changed, on a device that cannot place a block where
   /// it is told to, or if a range is not free.
   bool followAddresses(AddressPlan plan, std::function<bool()> awaitRoom);
+  /// Returns a number of the plan whose addresses are followed, which no other has, and 0 where none is.
+  uint64_t addressPlan() const;
   /// Ends the plan. Its ranges are anybody's again; blocks that lie there stay.
   void forgetAddresses();
   /// Makes the step that begins next the plan's first.
@@ -293,6 +295,7 @@ private:
   bool asksPlan() const;
 
   std::unique_ptr<AddressFollower> follower_;
+  uint64_t addressPlans_ = 0;
   bool isBesidePlan_ = false;
   std::string stayed_;
   uint64_t plannedBytes_ = 0, liveInPlan_ = 0, lentBytes_ = 0;
