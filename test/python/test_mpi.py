@@ -177,7 +177,7 @@ def test_parameters_that_are_shared_out(gpt, device, budget, tmp_path):
     two = ranks(gpt, 2, command("--ranks", "mpi", "--strategy", "zero3", "--save", tmp_path / "two.safetensors", "--save-every", 6, *more, device=device))
     assert len(steps_of(one)) == 20 and steps_of(two) == steps_of(one)
     assert (tmp_path / "two.safetensors").read_bytes() == (tmp_path / "one.safetensors").read_bytes()
-    assert re.search(r"zero3: \d+ bytes of parameters stay on every rank, as \"", two.stderr), two.stderr  # the table of tokens is the head's, too
+    assert re.search(r"zero3: \d+ bytes of parameters come before their module runs and not with a block, as \"", two.stderr), two.stderr  # the table of tokens is the head's, too
     on = [word for word in command("--ranks", "mpi", "--strategy", "zero3", "--add-in-order", steps=3) if word not in ("--weights", "gpt.safetensors")]
     alone = [word for word in command("--accumulate", 3, steps=3) if word not in ("--weights", "gpt.safetensors")]
     resumed = ["--resume", tmp_path / "two.safetensors"]

@@ -45,15 +45,21 @@ struct LoraOptions {
   /// "block", "layer", or empty for none.
   std::string statistics = "block";
   bool blockPrograms = true;
+  /// The blocks of this module, and up to which; those of others take what it gives.
+  size_t begin = 0, end = SIZE_MAX;
 };
 
 inline std::string loraText(const LoraOptions &options) {
   std::string wide = "tensor<4x64xf32>", low = "tensor<4x4xf32>", square = "tensor<64x64xf32>";
+  size_t begin = options.begin, end = std::min(options.end, options.scales.size());
+  bool isLast = end == options.scales.size();
+  std::string last = "%h" + std::to_string(end);
   std::ostringstream out;
-  out << "func.func @forward(%h0: " << wide
-      << " {segue.name = \"x\", segue.role = #segue.role<input>, segue.requires_grad = false},\n  %t: " << wide
-      << " {segue.name = \"t\", segue.role = #segue.role<input>, segue.requires_grad = false}";
-  for (size_t i = 0; i < options.scales.size(); ++i) {
+  out << "func.func @forward(%h" << begin << ": " << wide << " {segue.name = \"" << (begin ? "h" : "x")
+      << "\", segue.role = #segue.role<input>" << (begin ? "}" : ", segue.requires_grad = false}");
+  if (isLast)
+    out << ",\n  %t: " << wide << " {segue.name = \"t\", segue.role = #segue.role<input>, segue.requires_grad = false}";
+  for (size_t i = begin; i < end; ++i) {
     bool isTrained = options.trainsLastBase && i + 1 == options.scales.size();
     std::string name = "h." + std::to_string(i) + ".fc.";
     out << ",\n  %w" << i << ": " << square << " {segue.name = \"" << name << options.wrapper
@@ -61,8 +67,9 @@ inline std::string loraText(const LoraOptions &options) {
         << ": tensor<4x64xf32> {segue.name = \"" << name << "a\", segue.role = #segue.role<parameter>},\n  %b" << i
         << ": tensor<64x4xf32> {segue.name = \"" << name << "b\", segue.role = #segue.role<parameter>}";
   }
-  out << ")\n  -> (tensor<f32> {segue.name = \"loss\", segue.role = #segue.role<output>}) {\n";
-  for (size_t i = 0; i < options.scales.size(); ++i) {
+  out << ")\n  -> (" << (isLast ? "tensor<f32> {segue.name = \"loss\"" : wide + " {segue.name = \"h\"")
+      << ", segue.role = #segue.role<output>}) {\n";
+  for (size_t i = begin; i < end; ++i) {
     std::string block = "{segue.block = \"h." + std::to_string(i) + "\"} : ", n = std::to_string(i);
     out << "  %p" << n << " = segue.dot_general %h" << n << ", %w" << n << " batch [] x [] contract [1] x [1] " << block
         << wide << ", " << square << " -> " << wide << "\n  %l" << n << " = segue.dot_general %h" << n << ", %a" << n
@@ -74,7 +81,11 @@ inline std::string loraText(const LoraOptions &options) {
         << block << wide << "\n  %g" << n << " = segue.gelu tanh %r" << n << " " << block << wide << "\n  %h" << i + 1
         << " = segue.add %h" << n << ", %g" << n << " " << block << wide << "\n";
   }
-  out << "  %d = segue.sub %h" << options.scales.size() << ", %t : " << wide << "\n  %e = segue.mul %d, %d : " << wide
+  if (!isLast) {
+    out << "  return " << last << " : " << wide << "\n}\n";
+    return out.str();
+  }
+  out << "  %d = segue.sub " << last << ", %t : " << wide << "\n  %e = segue.mul %d, %d : " << wide
       << "\n  %loss = segue.reduce mean %e dims [0, 1] : " << wide
       << " -> tensor<f32>\n  return %loss : tensor<f32>\n}\n";
   return out.str();
@@ -203,15 +214,28 @@ inline void setLoraValues(Session &session) {
       session.setParameter(info.key, loraValue(session.device(), info.key, info.desc));
 }
 
-inline Session loraSession(const DeviceRef &device, const std::string &config = "", SessionOptions options = {},
-                           const LoraOptions &lora = {}) {
+inline Session sessionOfLora(const DeviceRef &device, std::vector<SessionModule> modules, const std::string &config,
+                             SessionOptions options) {
   if (!config.empty())
     options.config = Config::parse(config, "test");
   options.makePrecision = precisionService();
   options.openSlab = openSlab;
-  Session session(device, {{"lora", loraBinary(lora)}}, std::move(options));
+  Session session(device, std::move(modules), std::move(options));
   setLoraValues(session);
   return session;
+}
+
+inline Session loraSession(const DeviceRef &device, const std::string &config = "", SessionOptions options = {},
+                           const LoraOptions &lora = {}) {
+  return sessionOfLora(device, {{"lora", loraBinary(lora)}}, config, std::move(options));
+}
+
+/// The same model as three modules of two blocks each.
+inline std::vector<SessionModule> loraModules() {
+  std::vector<SessionModule> modules;
+  for (size_t begin : {0, 2, 4})
+    modules.push_back({"part" + std::to_string(begin), loraBinary({.begin = begin, .end = begin + 2})});
+  return modules;
 }
 
 inline TensorMap loraBatch(const DeviceRef &device, int64_t step) {

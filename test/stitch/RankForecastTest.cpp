@@ -325,12 +325,12 @@ TEST(RankServices, HearOfGradientsThatWaitForThoseOutsideOfBlocks) {
   EXPECT_EQ(std::set(losses.begin(), losses.end()).size(), size_t(steps));
 }
 
-// Values that a rank takes of rank 0, as those that stay on every rank differed, are none that it alone was given.
+// Values that a rank takes of rank 0, as frozen ones differed, which every rank has, are none that it alone was given.
 TEST(RankServices, ValuesThatDifferedAreNoneThatOneRankWasGiven) {
   TemporaryFolder folder;
   std::string path = folder / "one.safetensors";
   EXPECT_EQ(onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-    Session session(rank.device, modulesOf({"gpt", {"gpt.mlir"}}),
+    Session session(rank.device, modulesOf({"lora", {"lora.mlir"}}),
                     {.collectives = rank.together, .sharding = Sharding::Parameters});
     for (const ParameterInfo &info : session.parameters())
       session.setParameter(info.key, randomTensor(rank.device, info.desc.shape, uint32_t(rank.number())));

@@ -152,6 +152,104 @@ TEST_P(RankGathering, ARankHasTheParametersThatItUpdatesAndARing) {
   EXPECT_GE(bytesOf(Sharding::States).first, all);
 }
 
+namespace {
+/// Fails at the end of a block, once.
+struct FailsInBlock final : ForwardEvents {
+  /// The ends of blocks that are left until then.
+  int left = INT_MAX;
+  void receive(const Event &event) override { deliver(*this, event); }
+  void on(const event::BlockEnd &) {
+    if (left-- == 0)
+      throw Error(ErrorCode::InvalidArgument, "a test wants no more of this step");
+  }
+  void on(const auto &) {}
+};
+} // namespace
+
+/// The model with one matrix in its first and last layer: no single block has it.
+static const Binary &tiedBinary() {
+  static const Binary file = [] {
+    std::string text = model.text(), last = std::to_string(model.layers - 1);
+    auto replace = [&](const std::string &from, const std::string &to) {
+      size_t at = text.find(from);
+      EXPECT_NE(at, text.npos) << from;
+      text.replace(at, from.size(), to);
+    };
+    replace(",\n  %w" + last + ": tensor<64x64xf32> {segue.name = \"w" + last +
+                "\", segue.role = #segue.role<parameter>}",
+            "");
+    replace("%h" + last + ", %w" + last + " batch", "%h" + last + ", %w0 batch");
+    CompiledModule module(text, {.name = "deep", .training = true, .optimizer = "adamw", .v4 = false});
+    if (!module.binary)
+      throw std::runtime_error(module.diagnostics);
+    return *module.binary;
+  }();
+  return file;
+}
+
+// What several blocks have lives on one rank, too, with the bits of one rank: it comes for each forward, is there until
+// backward has read it, and then is gone. Evaluations and checkpoints know of it.
+TEST_P(RankGathering, AMatrixOfSeveralBlocksLivesOnOneRank) {
+  constexpr int count = 8;
+  auto evaluated = [](Session &session) {
+    return session.evaluate({{"x", randomTensor(session.device(), {model.rows, model.width}, 77)}}).at("loss").item();
+  };
+  TemporaryFolder folder;
+  std::string shared = folder / "shared.safetensors", alone = folder / "alone.safetensors";
+  Session one(Device::open("cpu:threads=1"), {{"deep", tiedBinary()}}, optionsOf({"", ""}));
+  setValues(one);
+  std::vector<float> expected = trainNorms(one, count, 0, 2);
+  double loss = evaluated(one);
+  one.save(alone);
+  RankModesRun run(GetParam(), 1, /*spare=*/0, Sharding::Parameters, tiedBinary());
+  std::vector<size_t> owned(2);
+  std::vector<uint64_t> atRest(2);
+  EXPECT_EQ(run.onRanks([&](Rank &rank) {
+    DeviceMemory &memory = rank.device->memory();
+    Session session = run.make(rank);
+    memory.resetPeak();
+    EXPECT_TRUE(trainNorms(session, count, rank.number(), 1) == expected);
+    EXPECT_LE(memory.peakBytes(Space::DeviceDram), memory.budget(Space::DeviceDram));
+    double own = evaluated(session);
+    EXPECT_EQ(own == loss, rank.number() == 0) << "each has random numbers of its own";
+    session.save(shared);
+    owned[size_t(rank.number())] = session.parameters().size() - session.parametersElsewhere().size();
+    rank.device->drain();
+    memory.resetPeak(); // that of now
+    for (const SpaceInfo &info : rank.device->spaces())
+      for (const MemoryHolder &holder : memory.holders(info.space))
+        if (holder.owner.role == "parameter" && holder.owner.value != "(weights)")
+          atRest[size_t(rank.number())] += holder.bytesAtPeak;
+  }),
+            nothing(2));
+  EXPECT_EQ(bytesOf(shared), bytesOf(alone));
+  EXPECT_EQ(owned[0] + owned[1], size_t(model.layers - 1));
+  for (size_t rank : {0, 1})
+    EXPECT_EQ(atRest[rank], owned[rank] * uint64_t(model.width * model.width) * sizeof(float)) << rank;
+}
+
+// A rank that fails before another batch has asked for it sends it all the same.
+TEST_P(RankGathering, AStepThatFailsSendsWhatComesWithNoBlock) {
+  RankModesRun run(GetParam(), 2, /*spare=*/0.3, Sharding::Parameters, tiedBinary());
+  for (int block : {2, 2 * int(model.layers) + 1}) { // in the first and in the second batch
+    std::vector<std::vector<float>> bits(2);
+    EXPECT_EQ(run.onRanks([&](Rank &rank) {
+      FailsInBlock fails;
+      Session session = run.make(rank, &fails, [](const std::string &) {});
+      trainNorms(session, 2, 2 * rank.number(), 2);
+      if (rank.number() == 1)
+        fails.left = block;
+      auto [code, what] = errorOf([&] { trainNorms(session, 1, 2 * rank.number(), 2); });
+      EXPECT_EQ(code, rank.number() ? ErrorCode::InvalidArgument : ErrorCode::RankFailed) << what;
+      EXPECT_NE(what.find("a test wants no more of this step"), what.npos) << what;
+      fails.left = INT_MAX;
+      bits[size_t(rank.number())] = trainNorms(session, 1, 2 * rank.number(), 2);
+    }),
+              nothing(2));
+    EXPECT_TRUE(bits[0] == bits[1]);
+  }
+}
+
 // One file, the same that one rank writes, from which any number of ranks goes on, each with what is its own.
 TEST_P(RankGathering, ACheckpointOfGatheredParametersIsThatOfOneRank) {
   TemporaryFolder folder;
@@ -367,20 +465,6 @@ TEST(RankGathering, RanksOfDifferentBudgetsGatherInOneOrder) {
                 nothing(2));
     }
 }
-
-namespace {
-/// Fails at the end of a block, once.
-struct FailsInBlock final : ForwardEvents {
-  /// The ends of blocks that are left until then.
-  int left = INT_MAX;
-  void receive(const Event &event) override { deliver(*this, event); }
-  void on(const event::BlockEnd &) {
-    if (left-- == 0)
-      throw Error(ErrorCode::InvalidArgument, "a test wants no more of this step");
-  }
-  void on(const auto &) {}
-};
-} // namespace
 
 // A rank that fails in the midst of a step gathers the rest for the others, in the order of a step before, and all take
 // it again; in the first step, whose order is not known, it ends the group. No parameter has changed in either.

@@ -180,8 +180,9 @@ inline std::string bytesOf(const std::filesystem::path &path) {
 /// A run of two ranks in one of the ways, with the least memory in which none is refused.
 struct RankModesRun {
   /// `spare`: more memory than that, as a part of it.
-  explicit RankModesRun(const Way &way, size_t batches = 1, double spare = 0, Sharding sharding = Sharding::None)
-      : way(way), sharding(sharding) {
+  explicit RankModesRun(const Way &way, size_t batches = 1, double spare = 0, Sharding sharding = Sharding::None,
+                        const Binary &file = binary())
+      : way(way), sharding(sharding), file(file) {
     std::string name = way.device;
     if (size_t at = name.find("FOLDER"); at != name.npos)
       name.replace(at, 6, folder.path.string());
@@ -201,13 +202,14 @@ struct RankModesRun {
     options.collectives = rank.together;
     options.sharding = sharding;
     options.events = events;
-    Session session(rank.device, {{"deep", binary()}}, std::move(options));
+    Session session(rank.device, {{"deep", file}}, std::move(options));
     setValues(session);
     return session;
   }
 
   const Way way;
   const Sharding sharding;
+  const Binary file;
   TemporaryFolder folder;
   std::string device;
 

@@ -376,11 +376,14 @@ int64_t SessionState::seedOf(size_t module) const {
 }
 
 Module::Lookup SessionState::lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
-                                      const std::vector<std::vector<Tensor>> &outputs) const {
-  return [this, module, &wiring, &batch, &outputs](const Value &value) -> Tensor {
+                                      const std::vector<std::vector<Tensor>> &outputs, TensorMap gathered) const {
+  return [this, module, &wiring, &batch, &outputs,
+          gathered = std::move(gathered)](const Value &value) mutable -> Tensor {
     switch (value.role) {
     case Role::Parameter:
     case Role::Frozen:
+      if (auto found = gathered.find(value.name); found != gathered.end())
+        return std::move(found->second);
       return values[table.slotOf(module, value.name)];
     case Role::Hyper: {
       Tensor scalar = Tensor::scalar(device, value.name == "seed" ? seedOf(module) : step + 1);
@@ -434,7 +437,8 @@ std::vector<Tensor> SessionState::runForward(const Wiring &wiring, const TensorM
       result = module.forwardUpdating(lookup(m, wiring, batch, outputs), std::move(inputs), updated, options.events);
       storeUpdated(plans[m], std::move(updated));
     } else {
-      result = module.forward(lookup(m, wiring, batch, outputs), options.events);
+      TensorMap gathered = ranks ? ranks->gatherForModule(m) : TensorMap();
+      result = module.forward(lookup(m, wiring, batch, outputs, std::move(gathered)), options.events);
     }
     GradientTape::Step step{&module, std::move(result.token), {}, {}, {}};
     for (const Value &parameter : module.parameters()) {
@@ -565,9 +569,9 @@ double Session::forwardBackward(const TensorMap &batch) {
     if (!s.waiting && s.announced.empty()) {
       if (s.ranks)
         s.ranks->beginStep();
-      s.calibrateIfNeeded(std::span(&batch, 1));
       if (s.ranks)
         s.ranks->meetToBegin({});
+      s.calibrateIfNeeded(std::span(&batch, 1));
     }
     s.requireTrainable();
     s.checkInBackward();
@@ -679,8 +683,10 @@ TensorMap Session::evaluate(const TensorMap &batch) {
     isServed = isPipelined;
     if (isPipelined)
       outputs.back() = s.ranks->evaluatePipeline(wiring, placed);
-    for (size_t m = 0; m < modules.size() && !isPipelined; ++m)
-      outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+    for (size_t m = 0; m < modules.size() && !isPipelined; ++m) {
+      TensorMap gathered = s.ranks ? s.ranks->gatherForModule(m) : TensorMap();
+      outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs, std::move(gathered)), s.options.events);
+    }
     if (s.services)
       s.services->endEvaluation();
   } catch (const std::exception &error) {
@@ -709,9 +715,9 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
   try {
     if (ranks)
       ranks->beginStep();
-    state_->calibrateIfNeeded(microBatches);
     if (ranks)
       ranks->meetToBegin(microBatches);
+    state_->calibrateIfNeeded(microBatches);
     step = state_->stepSizes(microBatches);
     state_->planFor(step, microBatches);
     state_->checkRates(rates);

@@ -20,22 +20,45 @@ struct SessionState::Host final : PrecisionHost {
   explicit Host(SessionState &state) : s(state) {}
 
   const std::vector<Module> &modules() const override { return s.modules; }
+  std::pair<size_t, size_t> ownModules() const override { return s.ownModules(); }
   WeightStreamer &weights() override { return *s.services->weights(); }
-  void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) override {
+  std::vector<StreamedParameter> parameters() const override {
+    return isPipelined() ? s.ranks->parametersOfStages() : s.services->weights()->parameters();
+  }
+  void withBatch(const TensorMap &batch, const std::function<void(const Values &, Outputs &)> &play) override {
     Wiring wiring = s.wiringFor(batch);
-    TensorMap placed = s.placeBatch(wiring, batch);
-    play([&](size_t module, const std::vector<std::vector<Tensor>> &outputs) {
-      return s.lookup(module, wiring, placed, outputs);
-    });
+    Outputs outputs(s.modules.size());
+    std::optional<TensorMap> placed; // what fails, fails within `play`, which other ranks may wait for
+    auto values = [&](size_t module) {
+      if (!placed)
+        placed = s.placeBatch(wiring, batch);
+      return s.lookup(module, wiring, *placed, outputs);
+    };
+    auto run = [&] { play(values, outputs); };
+    if (isPipelined())
+      s.ranks->passStage(wiring, outputs, run);
+    else
+      run();
     for (const auto &[name, tensor] : batch)
       giveBack(tensor);
   }
+  TensorMap gatherFor(size_t module, const Program &program) override {
+    try {
+      return s.ranks ? s.ranks->gatherFor(module, program) : TensorMap();
+    } catch (const std::exception &error) { // others wait for what is left
+      abandon(error.what());
+      throw;
+    }
+  }
   void settle(bool givesRing) override { givesRing ? s.streamed->release() : s.flush(); }
   int rank() const override { return s.ranks ? s.ranks->rank() : 0; }
+  int ranks() const override { return s.ranks ? s.ranks->group().ranks() : 1; }
   bool isShared() const override { return s.ranks != nullptr; }
+  bool isPipelined() const override { return s.ranks && s.ranks->isPipelined(); }
   std::vector<std::string> exchange(std::string_view what, std::string_view message) override {
     return s.ranks->group().exchange(what, message);
   }
+  void abandon(std::string_view why) override { s.ranks->group().abandon(why); }
 
   SessionState &s;
 };
@@ -49,8 +72,12 @@ void SessionState::startPrecision() {
 }
 
 int64_t Session::calibrationSamples() const {
-  const PrecisionActor *precision = state_->precision;
-  return precision && state_->device->hasBytes() ? precision->calibrationSamples() : 0;
+  PrecisionActor *precision = state_->precision;
+  if (!precision || !state_->device->hasBytes())
+    return 0;
+  if (state_->ranks)
+    state_->ranks->agreeToPlay();
+  return precision->calibrationSamples();
 }
 
 void Session::calibrate(std::span<const TensorMap> batches) {
@@ -59,18 +86,34 @@ void Session::calibrate(std::span<const TensorMap> batches) {
     throw Error(ErrorCode::InvalidArgument, "calibrate: gradients wait for the optimizer; calibrate between steps");
   if (batches.empty())
     throw Error(ErrorCode::InvalidArgument, "calibrate: no batch was given; at least one is needed");
+  if (s.ranks && s.precision && s.device->hasBytes())
+    s.ranks->agreeToPlay();
   s.calibrateIfNeeded(batches);
 }
 
 void SessionState::calibrateIfNeeded(std::span<const TensorMap> batches) {
   if (!precision || !device->hasBytes() || !precision->calibrationSamples())
     return;
-  requireWhole();
-  requireValues();
-  flush();
-  precision->calibrate(batches);
-  if (ranks)
-    ranks->agreesNoMore(); // each has measured batches of its own
+  try {
+    try {
+      requireWhole();
+      requireValues();
+      flush();
+      for (const TensorMap &batch : batches)
+        wiringFor(batch);
+    } catch (const std::exception &error) {
+      if (ranks)
+        ranks->meetToPlay(error.what());
+      throw;
+    }
+    if (ranks)
+      ranks->meetToPlay();
+    precision->calibrate(batches);
+  } catch (const std::exception &) {
+    if (ranks)
+      ranks->allKnow();
+    throw;
+  }
 }
 
 } // namespace segue::inline runtime

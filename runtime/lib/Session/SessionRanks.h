@@ -89,6 +89,9 @@ public:
   virtual void beginGathering() = 0;
   /// Returns true while the step has blocks to gather that other ranks wait for.
   virtual bool gathersMore() const = 0;
+  /// Returns what other ranks have of the parameters that a module reads and that come with no block, by name, for the
+  /// forward that is next; queues wait for them. Every rank calls this.
+  virtual TensorMap gatherForModule(size_t module) = 0;
   /// Notes that backward of a batch has ended, behind the last of which nothing is gathered.
   virtual void backwardEnded() = 0;
   /// Returns the number of the batch at hand among those of all ranks in this step, as one rank would count them.
@@ -136,6 +139,22 @@ public:
   /// Meets the others before a batch is evaluated, where that takes them all. `failure` says why this rank cannot. Throws
   /// RankFailed where another one cannot.
   virtual void meetToEvaluate(const std::string &failure = "") = 0;
+  /// Has ranks agree on what they train, as before a step, if one has not: on the seed, too. All call this.
+  virtual void agreeToPlay() = 0;
+  /// Meets the others before blocks are played by themselves, as meetToEvaluate; ranks of every strategy do.
+  virtual void meetToPlay(const std::string &failure = "") = 0;
+  /// Notes that what has failed here is known to all ranks.
+  virtual void allKnow() = 0;
+  /// Returns what other ranks have of the parameters that a program of a module reads, by name, in memory of the host.
+  /// Every rank calls this, for the same programs in one order.
+  virtual TensorMap gatherFor(size_t module, const Program &program) = 0;
+  /// Puts what the stage before sends in the place of outputs of its modules, calls `run`, which puts those of this
+  /// rank's modules there, and sends on what the next stages read. Every rank of a pipeline calls this: whatever `run`
+  /// throws, the others get something, and fail for that.
+  virtual void passStage(const Wiring &wiring, std::vector<std::vector<Tensor>> &outputs,
+                         const std::function<void()> &run) = 0;
+  /// Returns the parameters that come with their blocks, of all stages of a pipeline.
+  virtual std::vector<StreamedParameter> parametersOfStages() const = 0;
   /// Returns the outputs of the last module of a pipeline for a batch, on every rank.
   virtual std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed) = 0;
   /// Is Session::gatherParameters.

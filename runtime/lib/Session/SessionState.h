@@ -99,8 +99,10 @@ struct SessionState {
   void endStep();
   Wiring wiringFor(const TensorMap &batch, bool isEvaluation = false);
   TensorMap placeBatch(const Wiring &wiring, const TensorMap &batch) const;
+  /// Returns a function that finds the values of a module; `gathered` has parameters of other ranks, by name, which are
+  /// given away.
   Module::Lookup lookup(size_t module, const Wiring &wiring, const TensorMap &batch,
-                        const std::vector<std::vector<Tensor>> &outputs) const;
+                        const std::vector<std::vector<Tensor>> &outputs, TensorMap gathered = {}) const;
   int64_t seedOf(size_t module) const;
   /// Returns the losses of the modules.
   std::vector<Tensor> runForward(const Wiring &wiring, const TensorMap &batch);

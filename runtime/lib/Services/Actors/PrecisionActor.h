@@ -27,23 +27,37 @@ class PrecisionHost {
 public:
   virtual ~PrecisionHost() = default;
   virtual const std::vector<Module> &modules() const = 0;
+  /// Returns the modules that this rank runs, and up to where; all where every rank runs all.
+  virtual std::pair<size_t, size_t> ownModules() const = 0;
   virtual WeightStreamer &weights() = 0;
+  /// Returns what the streamers of all ranks have, in the order of forward: the same on every rank.
+  virtual std::vector<StreamedParameter> parameters() const = 0;
 
-  /// A function that returns the values of a module; it may ask for what other modules gave before
-  /// it, by module and output.
-  using Values = std::function<Module::Lookup(size_t module, const std::vector<std::vector<Tensor>> &outputs)>;
-  /// Calls `play` with the values of a forward of `batch`.
-  virtual void withBatch(const TensorMap &batch, const std::function<void(const Values &)> &play) = 0;
+  /// The outputs of each module, by position.
+  using Outputs = std::vector<std::vector<Tensor>>;
+  /// A function that returns the values of a module; it may ask for what other modules gave before it.
+  using Values = std::function<Module::Lookup(size_t module)>;
+  /// Calls `play` with the values of a forward of `batch` and a place for the outputs of this rank's modules, which
+  /// `play` fills; those of the modules before are there. Where stages run the modules, every rank calls this.
+  virtual void withBatch(const TensorMap &batch, const std::function<void(const Values &, Outputs &)> &play) = 0;
+  /// Returns what other ranks have of the parameters that a program of a module reads, by name, in memory of the host.
+  /// Every rank calls this, for the same programs in one order.
+  virtual TensorMap gatherFor(size_t module, const Program &program) = 0;
   /// Makes the values of the host those on the device. With `givesRing`, the streamer's
   /// ring is free until the next step.
   virtual void settle(bool givesRing) = 0;
 
-  /// Returns the number of this rank among those that train together; 0 of a session alone.
+  /// Return the number of this rank among those that train together, 0 of a session alone, and how many there are.
   virtual int rank() const = 0;
+  virtual int ranks() const = 0;
   /// Returns true if there are several.
   virtual bool isShared() const = 0;
+  /// Returns true if each runs some of the modules.
+  virtual bool isPipelined() const = 0;
   /// Returns what each of them says about `what`, between two steps' meetings: all call this.
   virtual std::vector<std::string> exchange(std::string_view what, std::string_view message) = 0;
+  /// Ends the group, as this rank cannot go on with what the others wait for.
+  virtual void abandon(std::string_view why) = 0;
 };
 
 class PrecisionActor : public EventSink {
@@ -64,9 +78,11 @@ public:
 
   /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
   virtual int64_t calibrationSamples() const = 0;
-  /// Calibrates, between steps. A call that throws leaves nothing behind.
+  /// Calibrates, between steps. A call that throws leaves nothing behind. Of several ranks all call this, and what one
+  /// throws the others know: they throw RankFailed.
   virtual void calibrate(std::span<const TensorMap> batches) = 0;
-  /// Called when a forward and backward have ended; the batch is the caller's again afterwards.
+  /// Called when a forward and backward have ended, of which the last one before stepEnded() counts; the batch is the
+  /// caller's again afterwards.
   virtual void batchEnded(const TensorMap &batch) = 0;
   /// Called when the step's updates are queued.
   virtual void stepEnded(double loss) = 0;
@@ -84,7 +100,9 @@ public:
 
   /// Returns what has to be the same on every rank: the keys that decide, the units and their forms.
   virtual Json agreed() const = 0;
-  /// Takes the state of rank 0 before the first step, in which all have what that one has measured.
+  /// Returns the state with what is still to be measured, and takes that of rank 0 before the first step, so that all
+  /// go on from what that one knows.
+  virtual std::string stateForRanks() const = 0;
   virtual void takeState(const std::string &text) = 0;
   /// Returns what this rank says when ranks meet: norms of gradients that it has collected, forms that it could not
   /// read, the loss that ended its last step. It stays to be said until takeWords() is called.

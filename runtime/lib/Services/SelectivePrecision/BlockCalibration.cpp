@@ -15,30 +15,54 @@ namespace segue::inline runtime {
 static std::string pieceName(size_t number) { return "segment." + std::to_string(number); }
 
 const Module *BlockCalibration::lacksSegments(const std::vector<Module> &modules) {
-  for (const Module &module : modules)
-    if (!module.find(pieceName(0)))
+  for (const Module &module : modules) // of all ranks, so that none begins alone
+    if (!module.binary().hasProgram(pieceName(0)))
       return &module;
   return nullptr;
 }
 
-BlockCalibration::BlockCalibration(const std::vector<Module> &modules, const PrecisionPlan &plan,
-                                   std::set<UnitForm> wanted)
-    : modules_(modules), plan_(plan), wanted_(std::move(wanted)), pieces_(modules.size()) {
-  for (size_t m = 0; m < modules.size(); ++m)
-    while (const Program *program = modules[m].find(pieceName(pieces_[m].size()))) {
+BlockCalibration::BlockCalibration(PrecisionHost &host, const PrecisionPlan &plan, std::set<UnitForm> wanted)
+    : host_(host), plan_(plan), wanted_(std::move(wanted)), pieces_(host.modules().size()) {
+  for (auto [m, end] = host.ownModules(); m < end; ++m)
+    while (const Program *program = host.modules()[m].find(pieceName(pieces_[m].size()))) {
       BlockUses uses = blockUses(*program);
       pieces_[m].push_back({*program, uses.blocks.empty() ? std::string() : uses.blocks.front().name});
     }
 }
 
-void BlockCalibration::sample(const Values &values) {
+void BlockCalibration::sample(const TensorMap &batch) {
   Errors errors;
-  std::vector<std::vector<Tensor>> outputs(modules_.size());
-  for (size_t m = 0; m < modules_.size(); ++m)
-    playModule(m, values, outputs, errors);
+  host_.withBatch(batch, [&](const PrecisionHost::Values &values, PrecisionHost::Outputs &outputs) {
+    std::exception_ptr failure; // what is left is gathered all the same, as other ranks wait for it
+    for (auto [m, end] = host_.ownModules(); m < end; ++m) {
+      std::optional<Course> course;
+      auto go = [&](auto &&part) {
+        try {
+          if (!failure)
+            part();
+        } catch (const std::exception &) {
+          failure = std::current_exception();
+        }
+      };
+      go([&] { course = begin(m, values); });
+      for (size_t k = 0; k < pieces_[m].size(); ++k) {
+        TensorMap gathered = host_.gatherFor(m, pieces_[m][k].program);
+        go([&] { play(*course, k, gathered, errors); });
+      }
+      go([&] { this->end(*course, outputs); });
+    }
+    if (failure)
+      std::rethrow_exception(failure);
+  });
   ++samples_;
   for (const auto &[which, error] : errors)
     sums_[which] += error.value();
+}
+
+void BlockCalibration::serve() {
+  for (size_t m = 0; m < pieces_.size(); ++m)
+    for (const Piece &piece : pieces_[m])
+      host_.gatherFor(m, piece.program);
 }
 
 static std::vector<float> floatsOf(const Tensor &tensor) {
@@ -48,61 +72,64 @@ static std::vector<float> floatsOf(const Tensor &tensor) {
   return {host.data<float>(), host.data<float>() + host.elementCount()};
 }
 
-void BlockCalibration::playModule(size_t module, const Values &values, std::vector<std::vector<Tensor>> &outputs,
-                                  Errors &errors) {
+BlockCalibration::Course BlockCalibration::begin(size_t module, const PrecisionHost::Values &values) const {
   const std::vector<Piece> &pieces = pieces_[module];
-  Module::Lookup lookup = values(module, outputs);
-  std::map<std::string, size_t, std::less<>> lastReader, lastOfBlock;
+  Course course{.module = module, .values = values(module)};
   for (size_t k = 0; k < pieces.size(); ++k) {
     for (const Value &input : pieces[k].program.inputs())
-      lastReader[input.name] = k;
-    lastOfBlock[pieces[k].block] = k;
+      course.lastReader[input.name] = k;
+    course.lastOfBlock[pieces[k].block] = k;
   }
-  for (const Value &output : modules_[module].outputs())
-    lastReader[output.name] = pieces.size();
+  for (const Value &output : host_.modules()[module].outputs())
+    course.lastReader[output.name] = pieces.size();
+  return course;
+}
 
-  TensorMap high;
-  std::map<UnitForm, TensorMap> low; // of blocks that go on later
-  for (size_t k = 0; k < pieces.size(); ++k) {
-    const Piece &piece = pieces[k];
-    std::vector<Tensor> results = submit(modules_[module].device(), piece.program, gather(piece, lookup, high, {}));
-    std::map<size_t, std::vector<float>> compared; // by output
-    for (const UnitForm &which : wanted_) {
-      const UnitPlan &unit = plan_.units[which.first];
-      if (unit.module != modules_[module].name() || unit.block != piece.block || failures_.contains(which.first))
+void BlockCalibration::play(Course &course, size_t k, const TensorMap &gathered, Errors &errors) {
+  const Module &module = host_.modules()[course.module];
+  const Piece &piece = pieces_[course.module][k];
+  std::vector<Tensor> results = submit(module.device(), piece.program, inputsOf(piece, course, gathered, {}));
+  std::map<size_t, std::vector<float>> compared; // by output
+  for (const UnitForm &which : wanted_) {
+    const UnitPlan &unit = plan_.units[which.first];
+    if (unit.module != module.name() || unit.block != piece.block || failures_.contains(which.first))
+      continue;
+    TensorMap &low = course.low[which];
+    std::vector<Tensor> lowResults = runLow(piece, which, inputsOf(piece, course, gathered, low));
+    for (size_t i = 0; i < lowResults.size(); ++i) {
+      if (course.lastOfBlock[piece.block] > k)
+        low[piece.program.outputs()[i].name] = lowResults[i];
+      if (!isFloat(lowResults[i].element()))
         continue;
-      std::vector<Tensor> lowResults = runLow(piece, which, gather(piece, lookup, high, low[which]));
-      for (size_t i = 0; i < lowResults.size(); ++i) {
-        if (lastOfBlock[piece.block] > k)
-          low[which][piece.program.outputs()[i].name] = lowResults[i];
-        if (!isFloat(lowResults[i].element()))
-          continue;
-        auto [kept, isNew] = compared.try_emplace(i);
-        if (isNew)
-          kept->second = floatsOf(results[i]);
-        errors[which].add(kept->second, floatsOf(lowResults[i]));
-      }
+      auto [kept, isNew] = compared.try_emplace(i);
+      if (isNew)
+        kept->second = floatsOf(results[i]);
+      errors[which].add(kept->second, floatsOf(lowResults[i]));
     }
-    for (size_t i = 0; i < results.size(); ++i)
-      high[piece.program.outputs()[i].name] = std::move(results[i]);
-    std::erase_if(high, [&](const auto &item) { return lastReader[item.first] <= k; });
   }
-  for (const Value &output : modules_[module].outputs()) {
-    auto found = high.find(output.name);
-    outputs[module].push_back(found == high.end() ? lookup(output) : found->second);
+  for (size_t i = 0; i < results.size(); ++i)
+    course.high[piece.program.outputs()[i].name] = std::move(results[i]);
+  std::erase_if(course.high, [&](const auto &item) { return course.lastReader[item.first] <= k; });
+}
+
+void BlockCalibration::end(Course &course, PrecisionHost::Outputs &outputs) const {
+  for (const Value &output : host_.modules()[course.module].outputs()) {
+    auto found = course.high.find(output.name);
+    outputs[course.module].push_back(found == course.high.end() ? course.values(output) : found->second);
   }
 }
 
-std::vector<Tensor> BlockCalibration::gather(const Piece &piece, const Module::Lookup &values, const TensorMap &high,
-                                             const TensorMap &low) const {
+std::vector<Tensor> BlockCalibration::inputsOf(const Piece &piece, const Course &course, const TensorMap &gathered,
+                                               const TensorMap &low) const {
   std::vector<Tensor> inputs;
+  auto has = [](const TensorMap &map, const Value &value) { return map.find(value.name) != map.end(); };
   for (const Value &input : piece.program.inputs()) {
-    auto inLow = low.find(input.name);
-    auto inHigh = high.find(input.name);
-    bool isValue = input.role == Role::Input;
-    inputs.push_back(isValue && inLow != low.end()     ? inLow->second
-                     : isValue && inHigh != high.end() ? inHigh->second
-                                                       : values(input));
+    bool isValue = input.role == Role::Input, isParameter = input.role == Role::Parameter;
+    const TensorMap *from = isParameter && has(gathered, input)    ? &gathered
+                            : isValue && has(low, input)           ? &low
+                            : isValue && has(course.high, input) ? &course.high
+                                                                   : nullptr;
+    inputs.push_back(from ? from->find(input.name)->second : course.values(input));
   }
   return inputs;
 }
@@ -125,7 +152,7 @@ std::vector<Tensor> BlockCalibration::runLow(const Piece &piece, UnitForm which,
     failures_.emplace(unit, error);
     return {};
   }
-  DeviceRef device = modules_.front().device();
+  DeviceRef device = host_.modules().front().device();
   return submit(device, piece.program, std::move(inputs));
 }
 

@@ -32,15 +32,17 @@ class BlockCalibration {
 public:
   using UnitForm = std::pair<size_t, Precision>;
 
-  /// Refers to `modules` and `plan`. `wanted` are the errors to measure.
-  BlockCalibration(const std::vector<Module> &modules, const PrecisionPlan &plan, std::set<UnitForm> wanted);
+  /// Refers to `host` and `plan`. `wanted` are the errors to measure.
+  BlockCalibration(PrecisionHost &host, const PrecisionPlan &plan, std::set<UnitForm> wanted);
 
   /// Returns a module that has no programs for its blocks, or null.
   static const Module *lacksSegments(const std::vector<Module> &modules);
 
-  using Values = PrecisionHost::Values;
-  /// Plays one batch. Throws what submit throws; the sample does not count then.
-  void sample(const Values &values);
+  /// Plays one batch. Throws what submit throws; the sample does not count then. Parameters of other ranks are gathered
+  /// in any case.
+  void sample(const TensorMap &batch);
+  /// Gives another rank that plays a batch what it needs of this one's parameters.
+  void serve();
 
   int64_t samples() const { return samples_; }
   /// Returns the mean over the samples; nothing for what was not measured.
@@ -55,12 +57,25 @@ private:
   };
   using Errors = std::map<UnitForm, OutputError>;
 
-  void playModule(size_t module, const Values &values, std::vector<std::vector<Tensor>> &outputs, Errors &errors);
-  std::vector<Tensor> gather(const Piece &piece, const Module::Lookup &values, const TensorMap &high,
-                             const TensorMap &low) const;
+  /// A Course goes through the pieces of a module.
+  struct Course {
+    size_t module;
+    Module::Lookup values;
+    /// The outputs of pieces so far, with weights as they are and in each low form: these of blocks that go on.
+    TensorMap high;
+    std::map<UnitForm, TensorMap> low;
+    /// The last piece that reads a value, and the last one of a block.
+    std::map<std::string, size_t, std::less<>> lastReader, lastOfBlock;
+  };
+  Course begin(size_t module, const PrecisionHost::Values &values) const;
+  void play(Course &course, size_t k, const TensorMap &gathered, Errors &errors);
+  /// Takes what the module gives, whose pieces have been played.
+  void end(Course &course, PrecisionHost::Outputs &outputs) const;
+  std::vector<Tensor> inputsOf(const Piece &piece, const Course &course, const TensorMap &gathered,
+                               const TensorMap &low) const;
   std::vector<Tensor> runLow(const Piece &piece, UnitForm which, std::vector<Tensor> inputs);
 
-  const std::vector<Module> &modules_;
+  PrecisionHost &host_;
   const PrecisionPlan &plan_;
   std::set<UnitForm> wanted_;
   std::vector<std::vector<Piece>> pieces_;

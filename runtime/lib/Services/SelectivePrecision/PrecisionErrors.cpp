@@ -169,26 +169,64 @@ void SelectivePrecisionActor::calibrate(std::span<const TensorMap> batches) {
   if (const Module *module = BlockCalibration::lacksSegments(host_->modules()))
     return giveUpCalibration("module \"" + module->name() +
                              "\" has no programs for its blocks; compile it with --block-programs");
-  std::set<BlockCalibration::UnitForm> wanted;
+  std::set<UnitForm> wanted;
   for (Precision form : uncalibrated_)
     for (size_t i = 0; i < plan_.units.size(); ++i)
       if (isEligible(plan_.units[i], form))
         wanted.insert({i, form});
-  BlockCalibration calibration(host_->modules(), plan_, std::move(wanted));
-  host_->settle(/*givesRing=*/true); // blocks come one at a time, and without a ring
+  size_t samples = std::min(batches.size(), size_t(config_.calibrationSamples));
+  if (host_->isShared()) {
+    std::vector<std::string> told = host_->exchange("how many batches calibrate", std::to_string(samples));
+    samples = std::stoul(told.front());
+    if (host_->isPipelined())
+      for (const std::string &text : told)
+        samples = std::min<size_t>(samples, std::stoul(text));
+  }
+  Measured measured;
   try {
-    for (const TensorMap &batch : batches.first(std::min(batches.size(), size_t(config_.calibrationSamples))))
-      host_->withBatch(batch, [&](const PrecisionHost::Values &values) { calibration.sample(values); });
+    measured = measure(batches, samples, wanted, /*measuring=*/0, /*givesRing=*/true);
   } catch (const Error &error) {
     if (error.code() != ErrorCode::DeviceOom)
       throw;
     return giveUpCalibration(std::string("there is no memory for it: ") + error.what());
   }
-  giveRoomBack();
-  for (const auto &[unit, error] : calibration.failures())
+  for (const auto &[unit, error] : measured.failures)
     refused(unit, error);
-  for (Precision form : std::vector(uncalibrated_))
-    calibrated(form, calibration.errors(form), calibration.samples());
+  for (Precision form : std::vector(uncalibrated_)) {
+    std::vector<std::optional<double>> errors(plan_.units.size());
+    for (const auto &[which, error] : measured.errors)
+      if (which.second == form)
+        errors[which.first] = error;
+    calibrated(form, errors, measured.samples);
+  }
+}
+
+SelectivePrecisionActor::Measured SelectivePrecisionActor::measure(std::span<const TensorMap> batches, size_t samples,
+                                                                   const std::set<UnitForm> &wanted,
+                                                                   int measuring, bool givesRing) {
+  Measured own;
+  std::exception_ptr failure;
+  try {
+    try {
+      host_->settle(givesRing); // blocks come one at a time, and without a ring
+    } catch (const std::exception &error) {
+      if (host_->isShared()) // others wait for what this rank was to send
+        host_->abandon(error.what());
+      throw;
+    }
+    BlockCalibration calibration(*host_, plan_, wanted);
+    for (size_t i = 0; i < samples; ++i)
+      isMeasuring(measuring) ? calibration.sample(batches[i]) : calibration.serve();
+    giveRoomBack();
+    for (const auto &[unit, form] : wanted)
+      if (auto error = calibration.errors(form)[unit])
+        own.errors[{unit, form}] = *error;
+    own.samples = calibration.samples();
+    own.failures = calibration.failures();
+  } catch (const std::exception &) {
+    failure = std::current_exception();
+  }
+  return tellMeasured(std::move(own), failure, measuring);
 }
 
 /// Returns true if the step that ends now takes a decision for which the errors of units in
@@ -203,7 +241,7 @@ bool SelectivePrecisionActor::wantsErrors() const {
 /// A copy, since the caller has his memory back before the step ends.
 void SelectivePrecisionActor::batchEnded(const TensorMap &batch) {
   lastBatch_.clear();
-  if (!wantsErrors())
+  if (!wantsErrors() || !isMeasuring(host_->ranks() - 1))
     return;
   for (const auto &[name, tensor] : batch) {
     lastBatch_[name] = copyTo(context_.device, tensor, tensor.desc());
@@ -217,22 +255,17 @@ void SelectivePrecisionActor::stepEnded(double loss) {
   lastBatch_.clear();
   if (!wantsErrors()) // any more, if it did: forms may have failed since
     return;
-  std::set<BlockCalibration::UnitForm> wanted;
+  std::set<UnitForm> wanted;
   for (size_t i = 0; i < plan_.units.size(); ++i)
     if (isEligible(plan_.units[i], inForce_[i]))
       wanted.insert({i, inForce_[i]});
-  precision_calls::Calibration measured;
+  Measured measured;
   try {
-    host_->settle(/*givesRing=*/false);
-    BlockCalibration calibration(host_->modules(), plan_, wanted);
-    host_->withBatch(batch, [&](const PrecisionHost::Values &values) { calibration.sample(values); });
-    for (const auto &[unit, form] : wanted)
-      if (auto error = calibration.errors(form)[unit])
-        measured.errors.push_back({nameOf(unit), form, *error});
+    measured = measure(std::span(&batch, 1), 1, wanted, host_->ranks() - 1, /*givesRing=*/false);
   } catch (const Error &) { // one that cannot be made is left out: the step has been taken
   }
-  for (const precision_calls::UnitError &each : errorsOfLastRank(measured).errors)
-    policy_->tell(precision_calls::observe, each.unit, each.form, AnyNumber{each.error});
+  for (const auto &[which, error] : measured.errors)
+    policy_->tell(precision_calls::observe, nameOf(which.first), which.second, AnyNumber{error});
   giveRoomBack();
 }
 

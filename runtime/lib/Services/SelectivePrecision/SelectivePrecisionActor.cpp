@@ -16,6 +16,7 @@
 #include "segue/runtime/Services/PrecisionService.h"
 #include "segue/runtime/Services/SquareQ/SquareQConfig.h"
 #include "segue/runtime/Transfer/ToLayout.h"
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <limits>
@@ -94,17 +95,22 @@ void SelectivePrecisionActor::start(PrecisionHost &host) {
   for (size_t m = modules.size(); m-- > 0;)
     if (const Program *backward = modules[m].find("backward"))
       backwards_.emplace_back(*backward, modules[m].name());
-  plan_ = planPrecision(streamer_->parameters(), slabs_, config_.granularity);
+  for (auto [m, end] = host.ownModules(); m < end; ++m)
+    ownModules_.insert(modules[m].name());
+  plan_ = planPrecision(host.parameters(), slabs_, config_.granularity);
   std::vector<PrecisionUnit> units;
   for (const UnitPlan &plan : plan_.units)
     units.push_back(plan.unit);
-  bool hasStatistics = false, isOfUnit = false;
-  for (const auto &[program, module] : backwards_)
-    for (const Value &output : program.outputs())
+  bool hasStatistics = false, isOfUnit = false; // of the modules of all ranks, which decide alike
+  for (const Module &module : modules) {
+    if (!module.binary().hasProgram("backward"))
+      continue;
+    for (const Value &output : module.binary().program("backward").outputs())
       if (output.role == Role::Statistics) {
         hasStatistics = true;
-        isOfUnit |= plan_.unitOf(module, output.of, config_.granularity) != SIZE_MAX;
+        isOfUnit |= plan_.unitOf(module.name(), output.of, config_.granularity) != SIZE_MAX;
       }
+  }
   if (hasStatistics && !isOfUnit && !plan_.units.empty())
     throw ConfigError(precisionSection, "granularity",
                       "the programs return statistics of other units than \"" + units.front().name +
@@ -195,7 +201,7 @@ void SelectivePrecisionActor::applyForms() {
         inForce_[i] = precision;
     for (const UnitWeight &weight : plan.weights) {
       auto form = weight.forms.find(inForce_[i]);
-      if (!weight.forms.empty())
+      if (!weight.forms.empty() && ownModules_.contains(plan.module))
         choices.push_back({plan.unit.name, weight.parameter.key, form == weight.forms.end() ? nullptr : form->second});
     }
   }
@@ -238,11 +244,23 @@ void SelectivePrecisionActor::on(const event::Statistics &result) {
   const auto &[program, output, statistics] = result;
   if (!policy_ || collections_.empty() || !context_.device->hasBytes())
     return;
+  auto isIt = [&](const Backward &each) {
+    return each.first.image() == program.image() && each.first.index() == program.index();
+  };
+  auto modules = size_t(std::ranges::count_if(backwards_, isIt));
+  if (!modules)
+    return;
+  // A stage of a pipeline runs backwards of several batches in one phase: what comes once more is of the next one.
+  std::tuple key(static_cast<const void *>(program.image().get()), program.index(), output);
+  if (returned_[key] == modules) {
+    collections_.emplace_back();
+    returned_.clear();
+  }
   // Two modules of one file: they run in the order that start() was given.
-  size_t skip = returned_[{program.image().get(), program.index(), output}]++;
-  for (const auto &[backward, module] : backwards_)
-    if (backward.image() == program.image() && backward.index() == program.index() && skip-- == 0) {
-      size_t unit = plan_.unitOf(module, program.outputs()[output].of, config_.granularity);
+  size_t skip = returned_[key]++;
+  for (const Backward &each : backwards_)
+    if (isIt(each) && skip-- == 0) {
+      size_t unit = plan_.unitOf(each.second, program.outputs()[output].of, config_.granularity);
       if (unit == SIZE_MAX)
         return;
       TensorDesc desc = statistics.desc();

@@ -48,6 +48,7 @@ public:
   std::string saveState() const override;
   std::function<void()> prepareState(const std::string &text) override;
   Json agreed() const override;
+  std::string stateForRanks() const override;
   void takeState(const std::string &text) override;
   std::string word() override;
   void takeWords(std::span<const std::string> words) override;
@@ -103,8 +104,22 @@ private:
   void takeFailed(const FailedForm &form);
   Norms normsOf(const Collection &collection) const;
   void tellNorms(const Norms &norms);
-  /// Returns what the last rank has measured in the place of what this rank has.
-  precision_calls::Calibration errorsOfLastRank(const precision_calls::Calibration &own) const;
+  /// Returns the norms of each batch that ranks have said in their words.
+  std::vector<Norms> normsOfAll(const std::vector<Json> &words) const;
+  using UnitForm = std::pair<size_t, Precision>;
+  /// The errors that batches have shown, the number of batches, and the units whose slab this rank could not read.
+  struct Measured {
+    std::map<UnitForm, double> errors;
+    int64_t samples = 0;
+    std::map<size_t, Error> failures;
+  };
+  /// Plays so many batches of rank `measuring`, or in a pipeline of all; with `givesRing` without a ring beside them.
+  /// Every rank calls this, and has what was found; what one of them throws, all throw.
+  Measured measure(std::span<const TensorMap> batches, size_t samples, const std::set<UnitForm> &wanted, int measuring,
+                   bool givesRing);
+  Measured tellMeasured(Measured own, const std::exception_ptr &failure, int measuring);
+  /// Returns true if this rank plays batches, where rank `measuring` does it for all.
+  bool isMeasuring(int measuring) const { return host_->isPipelined() || host_->rank() == measuring; }
   void endStep();
   void logChanges(const PrecisionDecision &decision);
   void warnOnce(const std::string &text);
@@ -124,6 +139,8 @@ private:
   Json record_;
   /// The low forms whose errors are not known.
   std::vector<Precision> uncalibrated_;
+  /// The names of this rank's modules.
+  std::set<std::string, std::less<>> ownModules_;
   std::set<std::string> warned_;
   /// The lists of mode static are one decision, which is told at the first step's end.
   bool hasToldLists_ = false;

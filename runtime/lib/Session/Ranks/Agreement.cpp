@@ -202,7 +202,7 @@ void SharedSession::takeValuesOfRank0() {
 void SharedSession::takePrecisionOfRank0() {
   if (!s.precision)
     return;
-  std::vector<std::string> states = group_->exchange("the state of precision", s.precision->saveState());
+  std::vector<std::string> states = group_->exchange("the state of precision", s.precision->stateForRanks());
   if (rank() != 0)
     s.precision->takeState(states[0]);
 }

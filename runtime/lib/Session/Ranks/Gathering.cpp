@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A parameter that comes with its block lives on the rank that updates it, where the ring
-// reads it as it would alone, and sends it to the others. These have a tensor in its place
-// that stands for it, as for one that lives in a slab.
+// A parameter lives on the rank that updates it. Where it comes with its block, the ring
+// there reads it as it would alone, and sends it to the others; what several blocks touch,
+// or none, comes before its module runs, and goes with the last program that reads it. The
+// others have a tensor in its place that stands for it, as for one that lives in a slab.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,14 +24,12 @@ StreamedParameters::RankOf SharedSession::gatherBlocks() {
   if (!isGathered() || !shards_)
     return nullptr;
   s.weights()->gatherBy(group_, [this](const std::string &block) {
-    gatherings_.push_back({block, reduction_ ? reduction_->messagesSent() : 0});
+    gatherings_.push_back({block, 0, reduction_ ? reduction_->messagesSent() : 0});
   });
   return [this](size_t slot) { return rankOf(slot); };
 }
 
 void SharedSession::meetToGather(std::string_view what, const std::string &failure) const {
-  if (!isGathered() && !isPipelined())
-    return;
   std::vector<std::string> told = group_->exchange(what, failure);
   for (size_t rank = 0; rank < told.size() && failure.empty(); ++rank)
     if (!told[rank].empty())
@@ -50,7 +49,8 @@ void SharedSession::gatherParameters(const std::function<void(const ParameterInf
     meetToGather(meeting, error.what());
     throw;
   }
-  meetToGather(meeting);
+  if (takesAll)
+    meetToGather(meeting);
   try {
     for (size_t slot = 0; slot < s.table.size(); ++slot) {
       const ParameterInfo &info = s.table.infos()[slot];
@@ -70,6 +70,75 @@ void SharedSession::gatherParameters(const std::function<void(const ParameterInf
       group_->abandon(error.what());
     throw;
   }
+}
+
+Fence SharedSession::gather(std::span<const std::pair<size_t, Tensor>> slots) {
+  Fence all;
+  for (int owner = 0; owner < group_->ranks(); ++owner) {
+    std::vector<Tensor> sent;
+    std::vector<std::pair<Tensor, Tensor>> arriving; // from, to
+    for (const auto &[slot, place] : slots) {
+      if (rankOf(slot) != owner)
+        continue;
+      const Tensor &value = owner == rank() ? s.values[slot] : place;
+      if (s.table.infos()[slot].desc.isDense() && value.desc().isDense()) {
+        sent.push_back(value);
+        continue;
+      }
+      sent.push_back(Tensor::onHost(s.device, value.shape(), value.element()));
+      if (owner == rank())
+        copyInto(value, sent.back());
+      else
+        arriving.emplace_back(sent.back(), place);
+    }
+    if (!sent.empty())
+      all.join(group_->broadcast(sent, owner));
+    for (const auto &[from, to] : arriving)
+      copyInto(from, to);
+  }
+  return all;
+}
+
+TensorMap SharedSession::gatherFor(size_t module, const Program &program) {
+  TensorMap gathered;
+  std::vector<std::pair<size_t, Tensor>> slots;
+  for (const Value &input : program.inputs()) {
+    if (!isGathered() || input.role != Role::Parameter)
+      continue;
+    size_t slot = s.table.slotOf(module, input.name);
+    const TensorDesc &desc = s.table.infos()[slot].desc;
+    slots.emplace_back(slot, isElsewhere(slot) ? Tensor::onHost(s.device, desc.shape, desc.element) : Tensor());
+    if (slots.back().second)
+      gathered[input.name] = slots.back().second;
+  }
+  s.device->wait(gather(slots));
+  return gathered;
+}
+
+std::vector<size_t> SharedSession::slotsBesideBlocks(size_t module) const {
+  std::vector<size_t> slots;
+  for (const Value &value : s.modules[module].parameters())
+    if (size_t slot = s.table.slotOf(module, value.name); isGathered() && !s.streamed->has(slot))
+      slots.push_back(slot);
+  return slots;
+}
+
+TensorMap SharedSession::gatherForModule(size_t module) {
+  TensorMap gathered;
+  std::vector<std::pair<size_t, Tensor>> slots;
+  for (size_t slot : slotsBesideBlocks(module)) {
+    const ParameterInfo &info = s.table.infos()[slot];
+    slots.emplace_back(slot, isElsewhere(slot) ? emptyNamed(s.device, info.desc, info.key, name(Role::Parameter))
+                                               : Tensor());
+    for (const ParameterRef &member : info.members)
+      if (slots.back().second && member.module == s.modules[module].name())
+        gathered[member.name] = slots.back().second;
+  }
+  if (slots.empty())
+    return gathered;
+  gatherings_.push_back({"", module, reduction_ ? reduction_->messagesSent() : 0});
+  gather(slots);
+  return gathered;
 }
 
 void SharedSession::beginGathering() {
@@ -107,7 +176,16 @@ bool SharedSession::gatherRest() noexcept {
       return false;
     for (size_t next = gatherings_.size(); next < all->size(); ++next) {
       reduction_->sendNothing(s.device, (*all)[next].messagesBefore);
-      s.weights()->gatherForOthers((*all)[next].block);
+      if (!(*all)[next].block.empty()) {
+        s.weights()->gatherForOthers((*all)[next].block);
+        continue;
+      }
+      std::vector<std::pair<size_t, Tensor>> slots;
+      for (size_t slot : slotsBesideBlocks((*all)[next].module)) {
+        const TensorDesc &desc = s.table.infos()[slot].desc;
+        slots.emplace_back(slot, isElsewhere(slot) ? Tensor::onHost(s.device, desc.shape, desc.element) : Tensor());
+      }
+      s.device->wait(gather(slots));
     }
     gathersMore_ = false;
     return true;

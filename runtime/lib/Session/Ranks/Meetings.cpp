@@ -296,8 +296,11 @@ int64_t SharedSession::addUp(StepResult &result) {
   if (!isPipelined())
     sendGradients();
   StepWord own{.isOverflowed = s.isOverflowed, .batches = s.waiting, .lossSum = s.lossSum, .losses = batchLosses_};
+  if (s.precision)
+    own.precision = s.precision->word();
   if (isPipelined()) {
     std::vector<StepWord> words = meetOnce(own);
+    takePrecisionWords(words);
     for (const StepWord &word : words)
       s.isOverflowed |= word.isOverflowed;
     result.loss = meanLoss(words);
@@ -305,8 +308,6 @@ int64_t SharedSession::addUp(StepResult &result) {
   }
   int64_t batches = 0;
   double losses = 0;
-  if (s.precision)
-    own.precision = s.precision->word();
   std::vector<StepWord> words = meetOnce(own);
   takePrecisionWords(words);
   for (const StepWord &word : words) {

@@ -16,6 +16,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../../Services/Actors/PrecisionActor.h"
 #include "Passage.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -246,8 +247,9 @@ public:
     }
   }
 
-  /// Runs the step, which begins here for services, too. From here on others wait for this rank.
-  void run() {
+  /// Runs the step, which begins here for services, too. From here on others wait for this rank. `lostLoss` gets a loss
+  /// that is none.
+  void run(std::optional<double> &lostLoss) {
     std::vector<PipelineMove> moves = pipelineMoves(rank_, ranks_.shards_->stages()->ranks(), batches_.size());
     size_t next = 0;
     try {
@@ -264,8 +266,11 @@ public:
         serve(std::span(moves).subspan(next));
       throw;
     }
-    for (const Flight &flight : flights_)
-      noteLosses(flight);
+    for (const Flight &flight : flights_) {
+      double loss = noteLosses(flight);
+      if (state_.lateFailure && !lostLoss)
+        lostLoss = loss;
+    }
     if (state_.lateFailure)
       throw *std::exchange(state_.lateFailure, std::nullopt);
   }
@@ -352,7 +357,8 @@ private:
     ++state_.waiting;
   }
 
-  void noteLosses(const Flight &flight) {
+  /// Returns the loss of a batch, as far as this rank has it.
+  double noteLosses(const Flight &flight) {
     auto [begin, end] = ranks_.ownModules();
     double loss = 0;
     size_t next = 0;
@@ -363,6 +369,7 @@ private:
           loss += ranks_.batchLosses_.back();
         }
     state_.noteLoss(loss);
+    return loss;
   }
 
   /// Does what others wait for in these moves, of which the first may have begun.
@@ -394,15 +401,20 @@ void SharedSession::runPipeline(std::span<const TensorMap> batches) {
         if (tensor)
           giveBack(tensor);
   };
+  std::optional<double> lostLoss;
   try {
     s.requireTrainable();
     PipelineStep step(*this, batches);
     s.prepareStreamed(s.announced, batches);
     meetOnce({}); // until now a rank could say that it has no room, and nobody waited for it
-    step.run();
+    step.run(lostLoss);
+    if (s.precision)
+      s.precision->batchEnded(batches.back());
     giveAllBack();
   } catch (const std::exception &error) {
     s.giveUp(error, /*midway=*/"");
+    if (s.precision && lostLoss)
+      s.precision->lossOfAborted(*lostLoss);
     giveAllBack();
     s.requireWhole(); // the failure may be that of the optimizer of the step before, in its queue
     throw;
@@ -414,70 +426,107 @@ void SharedSession::runPipeline(std::span<const TensorMap> batches) {
 //===----------------------------------------------------------------------===//
 
 void SharedSession::meetToEvaluate(const std::string &failure) {
+  if (!isGathered() && !isPipelined())
+    return;
   meetToGather("a batch is evaluated", failure);
-  if (failure.empty())
-    agreeToEvaluate();
+  if (failure.empty() && isPipelined())
+    agreeToPlay();
 }
 
-void SharedSession::agreeToEvaluate() {
-  if (!isPipelined())
-    return;
+void SharedSession::meetToPlay(const std::string &failure) { meetToGather("blocks are played", failure); }
+
+void SharedSession::agreeToPlay() {
   std::vector<std::string> told = group_->exchange("who has agreed", hasAgreed_ ? "" : "not yet");
   if (std::ranges::any_of(told, [](const std::string &word) { return !word.empty(); }))
     agree();
 }
 
+void SharedSession::passStage(const Wiring &wiring, std::vector<std::vector<Tensor>> &outputs,
+                              const std::function<void()> &run) {
+  const std::vector<Module> &modules = s.modulesNow();
+  Passage passage = passageOf(wiring);
+  Neighbours neighbours(s.device, *group_);
+  bool hasReceived = false;
+  try {
+    for (const Crossing &crossing : passage.in) {
+      auto [module, output] = crossing.value;
+      outputs[module].resize(modules[module].outputs().size());
+      outputs[module][output] = neighbours.receive(*crossing.desc, nameOf(crossing, modules, false), rank() - 1);
+    }
+    hasReceived = true;
+    neighbours.begin();
+    run();
+    for (const Crossing &crossing : passage.out)
+      neighbours.send(outputs[crossing.value.module][crossing.value.output], crossing.desc, rank() + 1);
+  } catch (const std::exception &error) {
+    try {
+      if (isOfTransport(error))
+        throw;
+      if (!hasReceived) {
+        neighbours.serve(passage.hops(PipelineAct::Receive, rank()), /*sends=*/false);
+        neighbours.begin();
+      }
+      neighbours.serve(passage.hops(PipelineAct::Send, rank()), /*sends=*/true);
+      neighbours.wait();
+    } catch (const std::exception &other) {
+      group_->abandon(other.what());
+    }
+    throw;
+  }
+}
+
+/// Finds them as each rank does for its own modules, which it alone has a ring for.
+std::vector<StreamedParameter> SharedSession::parametersOfStages() const {
+  std::vector<Module> modules;
+  std::vector<OptimizerPlan> plans;
+  modules.reserve(s.modules.size()); // plans refer to them
+  for (size_t m = 0; m < s.modules.size(); ++m) {
+    const Module &module = s.modules[m];
+    modules.push_back(!module.isElsewhere()
+                          ? module
+                          : shards_->shareOf(Module(s.device, module.binary(), module.name()), m, s.table,
+                                             shards_->stages()->rankOf(m), sharding_));
+    plans.push_back(planOptimizer(modules.back(), m, s.table));
+  }
+  WeightStreamer streamer(s.device, s.weights()->config(), {});
+  StreamedParameters known(&streamer, nullptr, /*isPlanned=*/false, modules, plans, s.table, s.values, nullptr);
+  return streamer.parameters();
+}
+
 std::vector<Tensor> SharedSession::evaluatePipeline(const Wiring &wiring, const TensorMap &placed) {
   Collectives &ranks = *group_;
   const std::vector<Module> &modules = s.modulesNow();
-  int rank = ranks.rank(), last = ranks.ranks() - 1;
-  auto [begin, end] = ownModules();
-  Passage passage = passageOf(wiring);
+  int last = ranks.ranks() - 1;
   std::vector<std::shared_ptr<const TensorDesc>> results;
   for (const Value &output : modules.back().outputs()) {
     auto dense = std::make_shared<TensorDesc>(output.desc().shape, output.desc().element);
     dense->layout.alignment = output.desc().layout.alignment;
     results.push_back(std::move(dense));
   }
-  Neighbours neighbours(s.device, ranks);
   std::vector<std::vector<Tensor>> outputs(modules.size());
   std::vector<Tensor> found;
   Fence told;
-  enum { Receiving, Sending, Telling } at = Receiving;
+  bool isTelling = false;
   try {
-    for (const Crossing &crossing : passage.in) {
-      auto [module, output] = crossing.value;
-      outputs[module].resize(modules[module].outputs().size());
-      outputs[module][output] = neighbours.receive(*crossing.desc, nameOf(crossing, modules, false), rank - 1);
-    }
-    at = Sending;
-    neighbours.begin();
-    for (size_t m = begin; m < end; ++m)
-      outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
-    for (const Crossing &crossing : passage.out)
-      neighbours.send(outputs[crossing.value.module][crossing.value.output], crossing.desc, rank + 1);
+    passStage(wiring, outputs, [&] {
+      for (auto [m, end] = ownModules(); m < end; ++m)
+        outputs[m] = modules[m].infer(s.lookup(m, wiring, placed, outputs), s.options.events);
+    });
     for (size_t i = 0; i < results.size(); ++i)
-      found.push_back(rank == last ? asSent(s.device, outputs.back()[i], results[i]) : Tensor::empty(s.device, results[i]));
-    at = Telling;
+      found.push_back(rank() == last ? asSent(s.device, outputs.back()[i], results[i])
+                                     : Tensor::empty(s.device, results[i]));
+    isTelling = true;
     told = ranks.broadcast(found, last);
   } catch (const std::exception &error) {
-    if (at == Telling || isOfTransport(error)) {
-      ranks.abandon(error.what());
-      throw;
-    }
     try {
-      if (at == Receiving) {
-        neighbours.serve(passage.hops(PipelineAct::Receive, rank), /*sends=*/false);
-        neighbours.begin();
-      }
-      neighbours.serve(passage.hops(PipelineAct::Send, rank), /*sends=*/true);
+      if (isTelling || isOfTransport(error))
+        throw;
       found.clear();
       for (const auto &desc : results) {
         found.push_back(Tensor::onHost(s.device, desc->shape, desc->element));
-        if (rank == last)
+        if (rank() == last)
           found.back().storage()->outcome()->fail(Error(ErrorCode::StepAborted, "the evaluation has failed"));
       }
-      neighbours.wait();
       s.device->wait(ranks.broadcast(found, last));
     } catch (const std::exception &other) {
       ranks.abandon(other.what());

@@ -64,9 +64,9 @@ void SharedSession::checkCanBeShared() const {
   if (isSharded() && std::ranges::any_of(s.plans, &OptimizerPlan::isInForward))
     refuse("ranks that have states of some parameters alone send the others what they have updated, and a module was "
            "compiled with its optimizer in forward; compile it without in-forward");
-  if (s.precision && (isGathered() || isPipelined()))
-    refuse("Selective Precision chooses forms of blocks by what every rank finds in all of them, and ranks that gather "
-           "parameters (zero3) or run some modules (pipeline) have not all; train by another strategy, or turn it off");
+  if (s.precision && isPipelined())
+    refuse("Selective Precision chooses forms of blocks by what every rank finds in all of them, and ranks that run some "
+           "modules (pipeline) have not all; train by another strategy, or turn it off");
 }
 
 void SharedSession::leaveElsewhere() {
@@ -82,21 +82,21 @@ void SharedSession::leaveElsewhere() {
                                            "; ask there, or save a checkpoint");
   if (isPipelined())
     return;
-  uint64_t shared = 0, stays = 0;
+  uint64_t byBlock = 0, byModule = 0;
   std::string first;
   for (size_t slot = 0; slot < s.table.size(); ++slot) {
     const ParameterInfo &info = s.table.infos()[slot];
-    (rankOf(slot) ? shared : stays) += info.trained ? info.desc.spanBytes() : 0;
-    if (info.trained && !rankOf(slot) && first.empty())
+    (s.streamed->has(slot) ? byBlock : byModule) += info.trained ? info.desc.spanBytes() : 0;
+    if (info.trained && !s.streamed->has(slot) && first.empty())
       first = info.key;
   }
-  if (!shared)
+  if (!byBlock)
     throw Error(ErrorCode::Unsupported, "no trained parameter comes with one block of its programs, as they have no "
                                         "blocks, or touch all parameters in several: nothing can be gathered ahead of "
                                         "its need (zero3). Train with zero1");
-  if (stays && s.options.log)
-    s.options.log("zero3: " + std::to_string(stays) + " bytes of parameters stay on every rank, as \"" + first +
-                "\" is touched by several blocks or outside of them");
+  if (byModule && s.options.log)
+    s.options.log("zero3: " + std::to_string(byModule) + " bytes of parameters come before their module runs and not "
+                "with a block, as \"" + first + "\" is touched by several blocks or outside of them");
 }
 
 //===----------------------------------------------------------------------===//
@@ -120,7 +120,7 @@ std::pair<size_t, size_t> SharedSession::ownModules() const {
 std::optional<int> SharedSession::rankOf(size_t slot) const {
   if (isPipelined() && shards_)
     return shards_->rankOf(slot);
-  if (!isGathered() || !shards_ || !s.table.infos()[slot].trained || !s.streamed->has(slot))
+  if (!isGathered() || !shards_ || !s.table.infos()[slot].trained)
     return std::nullopt;
   return shards_->rankOf(slot);
 }

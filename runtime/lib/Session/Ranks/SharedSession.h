@@ -71,6 +71,7 @@ public:
   void meetToBegin(std::span<const TensorMap> batches) override;
   void beginGathering() override;
   bool gathersMore() const override { return gathersMore_; }
+  TensorMap gatherForModule(size_t module) override;
   void backwardEnded() override;
   uint64_t batchNumber() const override;
   void enterStage(std::vector<std::vector<Tensor>> &outputs,
@@ -91,6 +92,13 @@ public:
   void throwCause() override;
 
   void meetToEvaluate(const std::string &failure) override;
+  void agreeToPlay() override;
+  void meetToPlay(const std::string &failure) override;
+  void allKnow() override { hasTold_ = true; }
+  TensorMap gatherFor(size_t module, const Program &program) override;
+  void passStage(const Wiring &wiring, std::vector<std::vector<Tensor>> &outputs,
+                 const std::function<void()> &run) override;
+  std::vector<StreamedParameter> parametersOfStages() const override;
   std::vector<Tensor> evaluatePipeline(const Wiring &wiring, const TensorMap &placed) override;
   void gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take) override;
   void saveTogether(const std::filesystem::path &path, const std::function<Checkpoint()> &make) override;
@@ -141,9 +149,15 @@ private:
   /// Gathers, in a step that has failed here, what is left for the others to gather, as it was in a step before.
   /// Returns false where that is not known or fails.
   bool gatherRest() noexcept;
-  /// A Gathering is one of a block, behind so many messages with gradients.
+  /// Brings parameters from the ranks that have them into these tensors, by slot; null where this rank has it itself.
+  Fence gather(std::span<const std::pair<size_t, Tensor>> slots);
+  /// Returns the slots of the parameters of a module that come with no block.
+  std::vector<size_t> slotsBesideBlocks(size_t module) const;
+  /// A Gathering is one of a block, or where that is empty of what a module has beside its blocks, behind so many
+  /// messages with gradients.
   struct Gathering {
     std::string block;
+    size_t module;
     size_t messagesBefore;
     bool operator==(const Gathering &) const = default;
   };
@@ -175,8 +189,6 @@ private:
   void requireSameBatches(const std::vector<StepWord> &words);
   /// Returns the mean of the losses of all ranks, added up as one rank adds them.
   double meanLoss(const std::vector<StepWord> &words) const;
-  /// Has the ranks of a pipeline agree on what is evaluated, as before a step: on the seed, too.
-  void agreeToEvaluate();
 
   SessionState &s;
   /// The programs of the modules as they were compiled, for other ranks to compare.

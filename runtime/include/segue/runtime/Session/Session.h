@@ -303,7 +303,7 @@ public:
   /// What `take` throws ends the ranks, as they wait for what is left.
   void gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take);
 
-  /// Returns the number of batches that calibrate() needs; 0 if there is nothing to measure.
+  /// Returns how many batches calibrate() needs; 0: nothing is to be measured. Of several ranks all call it, and that.
   int64_t calibrationSamples() const;
   /// Measures on these batches, before training, what each form of a block changes, if the
   /// config has Selective Precision choose forms. A first step before which this was not
