@@ -95,7 +95,7 @@ TEST_P(PrecisionRanks, ChooseTheFormsOfOneRankWithAllBatches) {
     ASSERT_EQ(precisionOf(session, "h.0"), "int8");
     ASSERT_EQ(precisionOf(session, "h.4"), "bf16");
   }
-  for (Sharding sharding : {Sharding::None, Sharding::States, Sharding::Gradients, Sharding::Parameters}) {
+  for (Sharding sharding : shardings) {
     SCOPED_TRACE(name(sharding));
     bool isCut = sharding == Sharding::Modules;
     LoraFolder folder;
@@ -148,7 +148,7 @@ TEST_P(PrecisionRanks, GoOnFromACheckpointOfOneRank) {
 // Where each rank has a part of the model, another number of ranks goes on from its checkpoint with the forms and the
 // bits of one.
 TEST_P(PrecisionRanks, OneRankGoesOnFromACheckpointOfTwo) {
-  for (Sharding sharding : {Sharding::Parameters}) {
+  for (Sharding sharding : {Sharding::Parameters, Sharding::Modules}) {
     SCOPED_TRACE(name(sharding));
     LoraFolder folder;
     std::string config = precisionConfig(folder, dynamicPrecision(folder), "", 0.3);
@@ -177,7 +177,7 @@ TEST_P(PrecisionRanks, OneRankGoesOnFromACheckpointOfTwo) {
 
 // A form that one rank cannot read is given up on both, as a decision of all; in a pipeline that rank alone reads it.
 TEST_P(PrecisionRanks, AFormThatOneRankCannotReadIsRefusedOnBoth) {
-  for (Sharding sharding : {Sharding::None, Sharding::Parameters}) {
+  for (Sharding sharding : {Sharding::None, Sharding::Parameters, Sharding::Modules}) {
     SCOPED_TRACE(name(sharding));
     std::string unit = sharding == Sharding::Modules ? "h.5" : "h.1";
     LoraFolder whole, damaged;
@@ -207,7 +207,7 @@ TEST_P(PrecisionRanks, AFormThatOneRankCannotReadIsRefusedOnBoth) {
 TEST_P(PrecisionRanks, ALossThatIsNoneOnOneRankTakesFormsBackOnBoth) {
   LoraFolder folder;
   for (auto [sharding, bad] : {std::pair(Sharding::None, 0), std::pair(Sharding::None, 1),
-                               std::pair(Sharding::Parameters, 1)}) {
+                               std::pair(Sharding::Parameters, 1), std::pair(Sharding::Modules, -1)}) {
     SCOPED_TRACE(name(sharding));
     std::vector<Course> courses(2);
     std::vector<int> rollbacks(2), lowBefore(2), lowAfter(2);
@@ -235,17 +235,6 @@ TEST_P(PrecisionRanks, ALossThatIsNoneOnOneRankTakesFormsBackOnBoth) {
   }
 }
 
-// Where a rank runs some of the modules, every one is refused before it trains.
-TEST(PrecisionRankRules, RanksOfAPipelineAreRefused) {
-  loraModules();
-  LoraFolder folder;
-  std::vector<std::string> thrown = onRanks(2, "cpu:threads=1", [&](Rank &rank) {
-    sessionOf(rank, precisionConfig(folder, dynamicPrecision(folder)), {.sharding = Sharding::Modules});
-  });
-  for (const std::string &each : thrown)
-    expectPart(each, "ranks that run some modules (pipeline) have not all");
-}
-
 // Ranks that would decide by other rules, or have other forms, are told before the first step.
 TEST(PrecisionRankRules, RulesThatDifferAreNamed) {
   loraBinary();
@@ -264,7 +253,7 @@ TEST(PrecisionRankRules, RulesThatDifferAreNamed) {
 // A calibration that fails on one rank is told each time that it is tried, and nobody waits for that rank, whatever it
 // was to send.
 TEST_P(PrecisionRanks, ACalibrationThatFailsIsToldEachTime) {
-  for (Sharding sharding : {Sharding::None, Sharding::Parameters}) {
+  for (Sharding sharding : {Sharding::None, Sharding::Parameters, Sharding::Modules}) {
     SCOPED_TRACE(name(sharding));
     LoraFolder folder;
     std::string config = precisionConfig(folder, dynamicPrecision(folder), "", 0.3);
@@ -287,7 +276,7 @@ TEST_P(PrecisionRanks, ACalibrationThatFailsIsToldEachTime) {
 
 // One that is asked for before training takes all ranks, and what it has found is kept for a next run of one.
 TEST_P(PrecisionRanks, CalibrateTogetherBeforeTraining) {
-  for (Sharding sharding : {Sharding::None, Sharding::Parameters}) {
+  for (Sharding sharding : {Sharding::None, Sharding::Parameters, Sharding::Modules}) {
     SCOPED_TRACE(name(sharding));
     LoraFolder folder;
     std::string config = precisionConfig(folder, dynamicPrecision(folder), "", 0.3);

@@ -64,9 +64,6 @@ void SharedSession::checkCanBeShared() const {
   if (isSharded() && std::ranges::any_of(s.plans, &OptimizerPlan::isInForward))
     refuse("ranks that have states of some parameters alone send the others what they have updated, and a module was "
            "compiled with its optimizer in forward; compile it without in-forward");
-  if (s.precision && isPipelined())
-    refuse("Selective Precision chooses forms of blocks by what every rank finds in all of them, and ranks that run some "
-           "modules (pipeline) have not all; train by another strategy, or turn it off");
 }
 
 void SharedSession::leaveElsewhere() {
