@@ -70,11 +70,9 @@ public:
   // What is agreed on
   //===--------------------------------------------------------------------===//
 
-  /// Notes that the session has other programs, was given values, or has found out something for itself: ranks agree again
-  /// before the next step.
+  /// Note that the session has other programs, or was given values: ranks agree again before the next step.
   virtual void programsChanged() = 0;
   virtual void valuesGiven() = 0;
-  virtual void agreesNoMore() = 0;
 
   //===--------------------------------------------------------------------===//
   // A step

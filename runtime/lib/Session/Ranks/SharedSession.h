@@ -65,7 +65,6 @@ public:
 
   void programsChanged() override;
   void valuesGiven() override;
-  void agreesNoMore() override { hasAgreed_ = false; }
 
   void beginStep() override;
   void meetToBegin(std::span<const TensorMap> batches) override;
