@@ -21,7 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 import torch
 from torch import nn
@@ -30,7 +30,6 @@ from torch.utils import _pytree as pytree
 from . import _runtime, verify
 from .again import Again, transform_around, warn_of
 from .arguments import what_is
-from .batched_gradients import are_batched, one_by_one
 from .buckets import Bucketing, Buckets
 from .budgets import Wanted, device_and_budget, loop_of
 from .compile_process import compile_text
@@ -47,7 +46,9 @@ from .notebooks import binary as show_binary, facts
 from .optimizers import Optimizer
 from .precision import checked_precision, entered_precision
 from .source_state import SourceState
-from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, spec_for, stream_of, wrap
+from .stitched_call import Stitched, StitchedCall
+from .tensors import Order, describe, device as open_device, give, is_tensor, kind_of, require_on, wrap
+from .weights import Values, Weights
 from .without_bytes import to_capture
 
 log = logging.getLogger("segue")
@@ -99,7 +100,7 @@ class Program:
         self.__dict__.update(state)
         self._forget()
 
-    def verify(self, tensors: dict[str, Any], weights: "_Weights") -> None:
+    def verify(self, tensors: dict[str, Any], weights: "Weights") -> None:
         """Compares the kernels with the reference interpreter, once; see `segue.verify`."""
         if self._is_verified:
             return
@@ -180,7 +181,7 @@ class LoadedProgram(Program):
         forward = next(p for p in self._loaded.programs if p.name in ("forward", "inference"))
         return ", ".join(f"{v.name}: {v.element}[{','.join(map(str, v.shape))}]" for v in forward.inputs if v.role == "input") or "no inputs"
 
-    def verify(self, tensors: dict[str, Any], weights: "_Weights") -> None:
+    def verify(self, tensors: dict[str, Any], weights: "Weights") -> None:
         raise InvalidArgumentError(f"{self.name} came from a file, which has no graph to interpret; "
                                    f"unset {verify.VARIABLE}, or compile the module again")
 
@@ -272,7 +273,7 @@ class Module(nn.Module):
         self._selecting = threading.RLock()
         self._state = SourceState(self._source, number, last)
         self._signature = _inspect.signature(self._source.forward)
-        self._weights = _Weights(self._source, self._state, self._device)
+        self._weights = Weights(self._source, self._state, self._device)
         self._variants: OrderedDict[Any, Program] = OrderedDict()
 
     # --- calls ----------------------------------------------------------------------
@@ -356,15 +357,15 @@ class Module(nn.Module):
         named = [(path[0].key + pytree.keystr(path[1:]), x) for path, x in leaves]  # type: ignore[attr-defined]  # of a dictionary
         require_on(self._device.name, (*self._weights.everything(), *named), self.name, together=True)
 
-    def _run(self, program: Program, module: "_runtime.Module", tensors: dict[str, Any], weights: "_Values", kind: str, order: Order) -> list[Any]:
+    def _run(self, program: Program, module: "_runtime.Module", tensors: dict[str, Any], weights: "Values", kind: str, order: Order) -> list[Any]:
         hypers = self._hypers(module)
         if kind.startswith("torch") and torch.is_grad_enabled() and module.has_backward:
             names = [*tensors, *weights.trained]
             given = [*tensors.values(), *weights.trained.values()]
             if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
                 again = Again(self._source, self.name, program, self.precision, bool(hypers))
-                call = _Call(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind, order)
-                run: Callable[..., Iterable[Any]] = _Stitched.apply
+                call = StitchedCall(module, self._device, names, {**weights.wrapped, **hypers}, weights.frozen, self._budget, again, kind, order)
+                run: Callable[..., Iterable[Any]] = Stitched.apply
                 return list(run(call, *given))
         values = {**weights.wrapped, **hypers, **{n: wrap(t, self._device, order) for n, t in tensors.items()}}
         return [give(t, kind) for t in module.infer(values, loop_of(self._device))]
@@ -625,139 +626,6 @@ class LoadedModule(Module):
         if all(n == "loss" or n.removeprefix("out").isdigit() for n in names):
             return tuple(results)
         return dict(zip(names, results))
-
-
-class _Weights:
-    """Parameters and buffers of a module as the runtime sees them."""
-
-    def __init__(self, source: nn.Module, state: SourceState, on: "_runtime.Device"):
-        self._source, self._state, self._device = source, state, on
-        self._owners: dict[str, tuple[nn.Module, str]] = {}
-        self._owners_of = state.current
-        self._wrapped: dict[str, tuple[Any, Any, Any, "_runtime.Tensor"]] = {}
-
-    def tensor(self, name: str) -> torch.Tensor:
-        if self._owners_of != self._state.current:  # submodules may have been replaced
-            self._owners.clear()
-            self._owners_of = self._state.current
-        if name not in self._owners:
-            path, _, local = name.rpartition(".")
-            self._owners[name] = (self._source.get_submodule(path), local)
-        owner, local = self._owners[name]
-        found = owner._parameters.get(local)
-        return found if found is not None else owner.get_buffer(local)
-
-    @property
-    def place(self) -> torch.device:
-        """Where PyTorch has them."""
-        return torch.device(spec_for(self._tensors()))
-
-    def everything(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters and buffers with their names."""
-        return [*self._source.named_parameters(), *self._source.named_buffers()]
-
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        return (t for m in self._state.members for own in (m._parameters, m._buffers) for t in own.values() if t is not None)
-
-    def named(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        return {n: self.tensor(n) for n in names}
-
-    def state(self) -> tuple[Any, ...]:
-        """Returns what of the weights decides the variant: which are trained, their types, and which are one tensor under several names."""
-        first: dict[int, int] = {}
-        return tuple((t.requires_grad, t.dtype, first.setdefault(id(t), place)) for place, t in enumerate(self._tensors()))
-
-    def values(self, tensors: dict[str, torch.Tensor], order: Order) -> "_Values":
-        wrapped = {name: self.wrapped(name, tensor, order) for name, tensor in tensors.items()}
-        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
-        return _Values(wrapped, trained, [t for name, t in tensors.items() if name not in trained])
-
-    def forget(self, name: str) -> None:
-        """Keeps no memory that the tensor had."""
-        self._wrapped.pop(name, None)
-
-    def wrapped(self, name: str, tensor: torch.Tensor, order: Order) -> "_runtime.Tensor":
-        """Wrapped again only where the memory is another one."""
-        known = self._wrapped.get(name)
-        if tensor.is_meta:
-            raise InvalidArgumentError(f"{name!r} is on PyTorch's meta device and has no values; train the module by a segue.Trainer, which is given "
-                                       "them by load_weights, resume or init_weights, or make the module on another device")
-        if known is None or known[0] != tensor.data_ptr() or known[1] != tensor.stride() or known[2] != tensor.shape:
-            known = (tensor.data_ptr(), tensor.stride(), tensor.shape, wrap(tensor, self._device, order, writable=True))
-            self._wrapped[name] = known
-        elif tensor.is_cuda:
-            known[3].go_behind(order.behind(stream_of(tensor)))
-        return known[3]
-
-
-class _Values:
-
-    def __init__(self, wrapped: "dict[str, _runtime.Tensor]", trained: dict[str, torch.Tensor], frozen: list[torch.Tensor]):
-        self.wrapped, self.trained, self.frozen = wrapped, trained, frozen
-
-
-class _Call:
-    """The things that one call of `_Stitched` needs besides its tensors."""
-
-    def __init__(self, module: "_runtime.Module", on: "_runtime.Device", names: list[str], others: "dict[str, _runtime.Tensor]", frozen: list[torch.Tensor],
-                 budget: Any, again: Again, kind: str, order: Order):
-        self.module, self.device, self.names, self.others = module, on, names, others
-        self.again = again  # for backwards that are to be differentiated
-        self.frozen = frozen
-        self.budget = budget  # in force until the last backward
-        self.kind = kind  # of results
-        self.order = order  # of forward
-
-
-def _has_version(x: object) -> bool:
-    return isinstance(x, torch.Tensor) and not x.is_inference()
-
-
-class _Stitched(torch.autograd.Function):
-    """A compiled module in PyTorch's graph: the saved values are one token of the runtime."""
-
-    @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
-        values = dict(call.others)
-        for name, tensor in zip(call.names, tensors):
-            if name not in values:
-                values[name] = wrap(tensor, call.device, call.order)
-        outputs, token = call.module.forward(values, loop_of(call.device))
-        results = tuple(give(t, call.kind) for t in outputs)
-        ctx.call, ctx.token = call, token
-        ctx.kinds = [kind_of(t) for t in tensors] if call.kind.endswith(" there") else [call.kind] * len(tensors)
-        ctx.set_materialize_grads(False)
-        # A result without elements is differentiable in PyTorch, and no program takes a gradient of it.
-        ctx.mark_non_differentiable(*(r for v, r in zip(call.module.outputs, results) if r.numel() and not call.module.takes_gradient_of(v.name)))
-        # Saved so that PyTorch notices if one is changed in place before backward, which may read them all again: frozen
-        # weights and buffers too. (Tensors made in inference mode have no versions.)
-        ctx.kept = [n for n, t in zip(call.names, tensors) if _has_version(t)]
-        ctx.save_for_backward(*filter(_has_version, (*tensors, *call.frozen)), *results)
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        if are_batched(gradients):
-            return tuple(one_by_one(lambda each, is_needed_again: _Stitched._gradients(ctx, each, is_needed_again), gradients))
-        return _Stitched._gradients(ctx, gradients)
-
-    @staticmethod
-    def _gradients(ctx: Any, gradients: Sequence[Any], is_needed_again: bool = False) -> Any:
-        call = ctx.call
-        saved = ctx.saved_tensors  # raises if one was changed, or the graph freed
-        if torch.is_grad_enabled():  # create_graph=True
-            return None, *call.again.gradients(dict(zip(ctx.kept, saved)), call.names, ctx.needs_input_grad[1:], gradients)
-        with Order(call.device) as order:
-            given = {
-                value.name: wrap(gradient.contiguous(), call.device, order)
-                for value, gradient in zip(call.module.outputs, gradients)
-                if gradient is not None and call.module.takes_gradient_of(value.name)
-            }
-            keep = is_needed_again or torch._C._autograd._get_current_graph_task_keep_graph()
-            found = call.module.backward(ctx.token, given, keep, budget=loop_of(call.device))
-        wanted = ctx.needs_input_grad[1:]
-        answer = [give(found[n], kind) if w and n in found else None for n, w, kind in zip(call.names, wanted, ctx.kinds)]
-        return None, *answer
 
 
 class _Constant(NamedTuple):

@@ -321,7 +321,7 @@ class Segment:
         if are_batched(args):
             return one_by_one(self._run_backward, args)
         kept = kept_behind(args)
-        # Where nothing of forward stayed in the runtime all is in the arguments.
+        # The arguments hold all that backward reads where nothing of forward stayed in the runtime.
         variant = next((v for v in self._variants.values() if v.fits(args)), None) if kept is None else kept.variant
         if variant is None:
             assert self._backward is not None, f"{self.name} has static sizes, and one variant"
