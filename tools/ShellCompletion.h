@@ -22,7 +22,7 @@ namespace segue::tool {
 /// The shells that there are scripts for.
 inline const std::vector<std::string> completedShells = {"bash", "zsh", "fish"};
 
-/// What follows an option, or stands where a file could.
+/// The kinds of values that follow an option, or stand where a file could.
 enum class CompletedValue { None, Number, Choice, File };
 
 struct CompletedOption {
@@ -44,7 +44,7 @@ struct CompletedCommand {
 
 struct CompletedProgram {
   std::string name;
-  /// What prints the script, without the name of the shell: "segue-run completion ".
+  /// The command that prints the script, without the name of the shell: "segue-run completion ".
   std::string call;
   /// The commands of a program that has some, whose own options then stand in the place of a command.
   std::vector<CompletedCommand> commands = {};

@@ -230,7 +230,7 @@ inline Session loraSession(const DeviceRef &device, const std::string &config = 
   return sessionOfLora(device, {{"lora", loraBinary(lora)}}, config, std::move(options));
 }
 
-/// The same model as three modules of two blocks each.
+/// Returns the model as three modules of two blocks each.
 inline std::vector<SessionModule> loraModules() {
   std::vector<SessionModule> modules;
   for (size_t begin : {0, 2, 4})

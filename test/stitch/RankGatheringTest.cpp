@@ -187,7 +187,7 @@ static const Binary &tiedBinary() {
   return file;
 }
 
-// What several blocks have lives on one rank, too, with the bits of one rank: it comes for each forward, is there until
+// A parameter of several blocks lives on one rank, too, with the bits of one rank: it comes for each forward, is there until
 // backward has read it, and then is gone. Evaluations and checkpoints know of it.
 TEST_P(RankGathering, AMatrixOfSeveralBlocksLivesOnOneRank) {
   constexpr int count = 8;

@@ -97,7 +97,7 @@ private:
   mlir::Value variableIn(unsigned variable, size_t scope);
 
   //===--- LoopBuilder.cpp ---===//
-  /// What loops over columns add up: what each sum begins with, and how two of each are joined.
+  /// Sums are what loops over columns add up: each begins with its identity, and `join` adds two of each.
   struct Sums {
     llvm::ArrayRef<mlir::Value> identities;
     llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::ValueRange, mlir::ValueRange)> join;

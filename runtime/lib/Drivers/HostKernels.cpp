@@ -60,7 +60,7 @@ private:
 
 MappedObject::MappedObject(const KernelSource &source, const KernelSource::Variant &variant)
     : file_(memfd_create("segue-kernels", MFD_CLOEXEC)) {
-  // What the system lacks or forbids says nothing against the file.
+  // The file is not at fault where the system lacks or forbids something.
   auto fail = [&](const std::string &what, int cause) {
     bool isSystems = cause == EMFILE || cause == ENFILE || cause == ENOMEM || cause == EACCES || cause == EPERM;
     std::string wayOut = cause == EMFILE ? "; let this process open more files (ulimit -n)" : "";

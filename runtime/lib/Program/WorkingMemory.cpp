@@ -113,7 +113,7 @@ std::vector<WorkingMemory> workingMemory(const Program &program) {
       for (uint32_t i : ends[c])
         live.end(*table.buffers()->Get(i));
     }
-    // Of those that lie at one offset, the one that was made last is the value.
+    // The value at an offset is the one that was made last of those that lie there.
     std::map<uint64_t, uint32_t> byOffset;
     for (uint32_t i = 0; at != none && i < lives.size(); ++i) {
       const schema::Buffer &buffer = *table.buffers()->Get(i);

@@ -236,7 +236,7 @@ template <typename Vector, typename Run> SEGUE_INLINE Vector widen(const Run &ru
   return __builtin_convertvector(run, Vector);
 }
 
-/// What transposes squares of elements of kBytes, packed into words of 4 (8 for elements of 8) bytes.
+/// A WordSquare transposes elements of kBytes that are packed into words of 4 (8 for elements of 8) bytes.
 template <int kBytes> struct WordSquare {
   using Word = std::conditional_t<kBytes == 8, uint64_t, uint32_t>;
   using Element =
@@ -264,7 +264,7 @@ template <int kBytes> struct WordSquare {
 };
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-/// The same for elements of one or two bytes: each half of a vector has 16 bytes of a row of its own. Rows are
+/// A HalfSquare has elements of one or two bytes: each half of a vector has 16 bytes of a row of its own. Rows are
 /// interleaved with those that are half a square below until each vector is a column, which takes half of the
 /// instructions that words take.
 template <int kBytes> struct HalfSquare {

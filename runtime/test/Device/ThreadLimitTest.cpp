@@ -34,7 +34,7 @@ static int openWith(int processes, const char *spec) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-// Of the threads of its queues the first may start and the last not.
+// A device has a thread for each queue: the first may start and the last not.
 TEST(ThreadLimit, ADeviceSaysThatNoThreadIsLeft) {
   EXPECT_EQ(openWith(0, "sim:threads=1"), 1);
   if (::geteuid() != 0)

@@ -93,7 +93,7 @@ TEST(WorkingMemory, LeavesOutWhatIsNotThereThen) {
   EXPECT_EQ(values[1].location, "model.py:3 (net)");
 }
 
-// What is made in the place of its operand counts once, as what was made last.
+// A value that is made in the place of its operand counts in place of it.
 TEST(WorkingMemory, CountsWhatIsMadeInPlaceOnce) {
   Chain chain(128);
   uint32_t a = chain.temporary(0), b = chain.temporary(64), inPlace = chain.temporary(0);

@@ -16,7 +16,7 @@ namespace segue::inline runtime {
 /// Returns what a file holds, or gives until its end, as a pipe. Throws IoFailed with the path and the system's reason,
 /// also for a folder and for a disk that fails midway, of which a stream of the standard library tells neither.
 std::string readFile(const std::filesystem::path &path);
-/// The same of a file that is open, which `name` stands for in errors.
+/// Returns the rest of an open file; errors call it `name`.
 std::string readFile(int descriptor, const std::string &name);
 
 } // namespace segue::inline runtime

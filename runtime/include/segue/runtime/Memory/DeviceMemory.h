@@ -240,7 +240,7 @@ private:
     uint64_t atPeak = 0, seen = 0;
   };
   struct Usage {
-    /// What setBudget has set, the caps beside it, and the least of them all.
+    /// `given` is what setBudget has set; `budget` is the least of it and of the caps.
     uint64_t given = 0;
     std::multiset<uint64_t> caps;
     uint64_t budget = 0;
@@ -288,13 +288,14 @@ private:
   RangeMaker *rangeMaker_ = nullptr;
   Exclusively exclusively_;
   MemoryWatcher *watcher_ = nullptr;
-  /// Null without a plan; then also its ranges' bytes, those of them that are taken,
-  /// and the address of offset 0.
   void setBesidePlan(bool isBeside);
   /// Returns true if a block that is allocated now is to be where the plan has the next of its kind.
   bool asksPlan() const;
 
+  /// The follower is null without a plan. Below are the bytes of the plan's ranges, those of them that are taken, and
+  /// the address of offset 0.
   std::unique_ptr<AddressFollower> follower_;
+  /// The number of plans so far.
   uint64_t addressPlans_ = 0;
   bool isBesidePlan_ = false;
   std::string stayed_;

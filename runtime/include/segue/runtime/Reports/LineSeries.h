@@ -52,7 +52,7 @@ private:
 
     void add(const Cell &other);
   };
-  /// What the last line of a bucket says.
+  /// An End is the last line of a bucket.
   struct End {
     double step = NAN;
     Json blocks;
@@ -66,7 +66,7 @@ private:
   /// The step with which each bucket begins.
   std::vector<double> begins_;
   std::vector<End> ends_;
-  /// By key. A column ends with the last bucket in which a line has the key.
+  /// The columns by key. A column ends with the last bucket in which a line has the key.
   std::map<std::string, std::vector<Cell>> columns_;
 };
 

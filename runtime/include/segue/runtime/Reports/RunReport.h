@@ -83,7 +83,7 @@ Json rankFigures(Device &device, const Collectives &ranks, double secondsPerStep
 /// line for what is no JSON object.
 size_t readTelemetry(const std::filesystem::path &path, RunRecords &records);
 
-/// How far a telemetry file was read.
+/// A TelemetryPlace says how far a telemetry file was read.
 struct TelemetryPlace {
   /// The lines are counted from here on, where `isLater` says that others come before.
   uint64_t bytes = 0, lines = 0;
