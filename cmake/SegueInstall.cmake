@@ -8,7 +8,7 @@ include(GNUInstallDirs)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/SegueRuntime")
 
-install(TARGETS SegueCollectives SegueCuda SegueDisk SegueEngine SegueLoops SeguePrecision SegueReports SegueRuntime SegueSigning SegueSlabBuilder SegueSquareQ
+install(TARGETS SegueCollectives SegueCuda SegueDisk SegueEngine SegueLoops SegueNccl SeguePrecision SegueReports SegueRuntime SegueSigning SegueSlabBuilder SegueSquareQ
   EXPORT SegueRuntimeTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")

@@ -254,7 +254,9 @@ class Claim:
 class Collectives:
     """What ranks do together, over a transport that is written in Python (segue/distributed.py)."""
     @staticmethod
-    def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False) -> Collectives: ...
+    def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False, messages: str = "auto",
+             is_pipeline: bool = False) -> tuple[Collectives, str]:
+        """Every rank calls this. Beside them, how messages go, or "" where no rank has a GPU."""
     @property
     def rank(self) -> int: ...
     @property

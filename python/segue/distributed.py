@@ -7,7 +7,7 @@
 """How ranks reach each other: `torch.distributed`, which `torchrun` starts.
 
 The runtime asks for blocking calls on the host's memory (`segue/runtime/Collectives/Transport.h`); they come on a thread of the
-device. A transport has a gloo group of its own over the ranks of the group that it is given: what a program sends by its own group on
+device. Ranks with a GPU each send tensors by NCCL, which the runtime calls itself (`segue/runtime/Cuda/Nccl.h`), and ask here what has become of the others. A transport has a gloo group of its own over the ranks of the group that it is given: what a program sends by its own group on
 its own threads does not come between.
 
 Who waits looks around twice a second (`roll_call.py`). A call of gloo's that is given up is ended by closing the connections of the group, so that
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -43,7 +44,9 @@ _LOOK_SECONDS = 0.5
 #: Of the message that closes connections, which nobody sends.
 _NO_TAG = 0x5E61
 _NOT_YET = ("tensor",)
+_MESSAGES = ("auto", "host", "nccl")
 _STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "pipeline")
+_log = logging.getLogger("segue")
 _made: dict[tuple[str, ...], int] = {}  # transports of this process, by the ranks that they reach
 
 
@@ -59,6 +62,8 @@ class GroupTransport:
     ----------
     rank, ranks : int
         The number of this rank in the group, and how many there are.
+    seconds : float
+        How long a call waits for the others.
 
     Raises
     ------
@@ -76,9 +81,10 @@ class GroupTransport:
         if given is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(given) < 0:
             raise InvalidArgumentError("this process is not in the process group that the trainer is given; make the trainer on its ranks alone")
         self.rank, self.ranks = dist.get_rank(given), dist.get_world_size(given)
-        self._seconds = _timeout_of(given)
+        self.seconds = _timeout_of(given)
         self._lock = threading.Lock()
         self._ended: str | None = None  # why there are no more calls
+        self._looked = 0.0  # when what has become of the others was looked at last
         self._sent: list[tuple[Any, torch.Tensor]] = []  # what other ranks may not have asked for yet
         members = dist.get_process_group_ranks(given)
         key = tuple(map(str, members))
@@ -86,17 +92,17 @@ class GroupTransport:
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # processes before this one may have used the same store
         store, prefix = store_of(given), f"segue/{start}/{'.'.join(map(str, members))}/{_made[key]}"
         self._roll_call = RollCall(store, prefix, self.rank, self.ranks)
-        self._roll_call.meet(self._seconds)
+        self._roll_call.meet(self.seconds)
         # Not by `new_group`, whose names depend on what other groups a rank is in, and which `destroy_process_group` ends. Gloo's own timeout comes
         # after ours, which says more.
         try:
             self._group: Any = dist.ProcessGroupGloo(
                 dist.PrefixStore(f"{prefix}/gloo", store),  # type: ignore[attr-defined]  # public, and left out of __all__
-                self.rank, self.ranks, timedelta(seconds=self._seconds + 30))
+                self.rank, self.ranks, timedelta(seconds=self.seconds + 30))
         except RuntimeError as error:
             why = self._roll_call.publish(self._roll_call.cause("when connections were made", _short(error)))
             raise RankFailedError(f"RANK_FAILED: {why}") from None
-        if lacking := self._roll_call.connected(self._seconds):
+        if lacking := self._roll_call.connected(self.seconds):
             raise RankFailedError(f"RANK_FAILED: {self._end(lacking)}")
 
     # --- calls ------------------------------------------------------------------------------
@@ -139,6 +145,18 @@ class GroupTransport:
         """Has calls that are under way end on all ranks, with the reason. Any thread may call."""
         self._end(f"rank {self.rank} has given up: {why}")
 
+    def look(self) -> str | None:
+        """Why the ranks make no more calls, where that is known without one. Any thread may call, as often as it likes."""
+        if self._ended is None and time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            if why := self._roll_call.look():
+                self._end(why)
+        return self._ended
+
+    def missed(self, what: str) -> str:
+        """Ends the group, as others have not come to `what` in time. Why, with the rank where it can be found out. Any thread may call."""
+        return self._ended or self._end(self._roll_call.cause(f"to {what} within {self.seconds:g} s"))
+
     def leave(self) -> None:
         """Says that this rank makes no more calls. Raises nothing."""
         with self._lock:
@@ -154,16 +172,16 @@ class GroupTransport:
             raise RankFailedError(self._ended)
         if not data.nbytes:  # there is none on any rank
             return
-        until = time.monotonic() + self._seconds
+        until = time.monotonic() + self.seconds
         # Gloo closes connections when a wait for a message of one rank is over: one alone.
-        pause = _LOOK_SECONDS if may_look else self._seconds
+        pause = _LOOK_SECONDS if may_look else self.seconds
         try:
             work = start()
             while not _has_ended(work, min(pause, max(until - time.monotonic(), 0.001))):
                 if why := self._ended or self._roll_call.look():
                     self._give_up(work, why)
                 elif time.monotonic() >= until:
-                    self._give_up(work, self._roll_call.cause(f"within {self._seconds:g} s"))
+                    self._give_up(work, self._roll_call.cause(f"within {self.seconds:g} s"))
         except RankFailedError:
             raise
         except RuntimeError as error:
@@ -214,11 +232,14 @@ class Ranks:
         ``zero3``: and these parameters. ``pipeline``: each rank has some of the modules.
     stages : sequence of int
         Of a pipeline: how many modules each rank has; none: so that the costliest stage is as cheap as can be.
+    messages : str
+        How tensors go: ``host``, ``nccl``, or ``auto``.
     """
 
     def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp",
-                 stages: Sequence[int] = ()):
+                 stages: Sequence[int] = (), messages: str = "auto"):
         self._transport, self._bucket_bytes, self.adds_in_order, self.strategy, self.stages = transport, bucket_bytes, adds_in_order, strategy, list(stages)
+        self._messages = messages
         self.rank, self.count = (transport.rank, transport.ranks) if transport is not None else (0, 1)
         #: For the session; None for one rank.
         self.collectives: _runtime.Collectives | None = None
@@ -246,7 +267,10 @@ class Ranks:
     def join(self, device: "_runtime.Device") -> None:
         """Lets the ranks work together on what is on `device`."""
         if self._transport is not None:
-            self.collectives = _runtime.Collectives.over(device, self._transport, self._bucket_bytes, self.adds_in_order)
+            self.collectives, said = _runtime.Collectives.over(device, self._transport, self._bucket_bytes, self.adds_in_order, self._messages,
+                                                               self.strategy == "pipeline")
+            if said and self.writes:
+                _log.info("%s", said)
 
     def exchange(self, what: str, value: Any) -> list[Any]:
         """The values of all ranks, which JSON can say, in the order of ranks. Each waits until all have given theirs.
@@ -297,10 +321,11 @@ class Ranks:
             self._transport.leave()
 
 
-def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | None, reduction: str | None, stages: Sequence[int] | None) -> Ranks:
+def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | None, reduction: str | None, stages: Sequence[int] | None,
+              messages: str | None = None) -> Ranks:
     """What `Trainer(distributed=...)` and its options mean."""
     if how is None:
-        for name, value in (("process_group", group), ("bucket_mb", bucket_mb), ("reduction", reduction), ("stages", stages)):
+        for name, value in (("process_group", group), ("bucket_mb", bucket_mb), ("reduction", reduction), ("stages", stages), ("messages", messages)):
             if value is not None:
                 raise InvalidArgumentError(f'{name} is about several ranks; give distributed="ddp", too')
         return Ranks()
@@ -313,11 +338,14 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
         raise InvalidArgumentError(f"bucket_mb is {bucket_mb!r}; it is the MiB of a message, above 0")
     if reduction not in (None, "ordered"):
         raise InvalidArgumentError(f'reduction is {reduction!r}; it is "ordered", or left out')
+    if messages not in (None, *_MESSAGES):
+        raise InvalidArgumentError(f'messages is {messages!r}; there are {", ".join(_MESSAGES)}')
     if stages is not None and how != "pipeline":
         raise InvalidArgumentError('stages says how many modules each rank of a pipeline has; give distributed="pipeline"')
     if any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in stages or ()):
         raise InvalidArgumentError(f"stages is {stages!r}; it has the number of modules of each rank, as [2, 3]")
-    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how, stages or ())
+    return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how, stages or (),
+                 messages or "auto")
 
 
 def _has_ended(work: "dist.Work", seconds: float) -> bool:

@@ -138,7 +138,10 @@ class Trainer(Checkpoints, Figures, Parameters):
         The MiB of gradients in a message, of which four may be under way at once in the memory of the host; default: 25.
     reduction : str, optional
         ``ordered`` adds gradients in the order of ranks, so that N ranks have the bits of one with ``grad_accumulation=N``; costs the memory and traffic of
-        the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo takes.
+        the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo or NCCL takes.
+    messages : str, optional
+        How ranks send each other tensors: ``nccl``, from GPU to GPU, where every rank has one of its own, and `libnccl.so.2` is there; ``host``, over gloo in the
+        host's memory. Default: ``auto``, which is ``nccl`` where that can be but for pipelines and ``reduction="ordered"``, and says in the log what it is.
 
     Raises
     ------
@@ -179,7 +182,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                  config: str | os.PathLike[str] | Mapping[str, Any] | None = None, record_events: str | os.PathLike[str] | None = None, trace: str | os.PathLike[str] | None = None,
                  report: str | os.PathLike[str] | None = None, aliases: Sequence[tuple[str, str]] = (),
                  distributed: str | None = None, process_group: Any = None, bucket_mb: float | None = None, reduction: str | None = None,
-                 stages: Sequence[int] | None = None):
+                 stages: Sequence[int] | None = None, messages: str | None = None):
         named = _by_name(modules)
         grad_accumulation, seed = whole("grad_accumulation", grad_accumulation, 1), whole("seed", seed, -(2**63))
         if clip_grad_norm is not None:
@@ -206,7 +209,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                                          f"{f' and {len(names) - 1} others' if len(names) > 1 else ''}", report={"names": names})
         if precision is not None:
             _bring_to(precision, list(named.values()))
-        self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction, stages)
+        self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction, stages, messages)
         # The transport is left once, when the trainer goes or when Python ends, as files are written then.
         self._leave = weakref.finalize(self, self._ranks.leave)
         if not self._ranks.writes:

@@ -13,10 +13,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "RanksBinding.h"
-#include "segue/runtime/Collectives/Transport.h"
+#include "segue/runtime/Cuda/Nccl.h"
 #include "segue/runtime/Reports/RunReport.h"
 #include "segue/runtime/Error.h"
 #include <dlfcn.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -41,6 +42,24 @@ static bool isPythonEnding() {
 /// Returns true while Python code can be run: a thread that wants the GIL of an interpreter that ends is ended itself.
 static bool isPythonAlive() { return Py_IsInitialized() && !isPythonEnding(); }
 
+/// Returns true if this thread has the GIL. The function that knows is in no stable ABI.
+static bool hasGil() {
+  using Answer = int (*)();
+  static const auto ask = reinterpret_cast<Answer>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return ask && ask();
+}
+
+/// Lets the last holder free collectives without the GIL: a thread of theirs that ends first may be waiting for it.
+static std::shared_ptr<Collectives> freedWithoutGil(std::shared_ptr<Collectives> made) {
+  Collectives *collectives = made.get();
+  return {collectives, [made = std::move(made)](Collectives *) mutable {
+            if (!isPythonAlive() || !hasGil())
+              return made.reset();
+            nb::gil_scoped_release release;
+            made.reset();
+          }};
+}
+
 /// PyBUF_WRITE, whose name is in the stable ABI from Python 3.11 on.
 static constexpr int kWritable = 0x200;
 
@@ -55,7 +74,7 @@ class PythonTransport final : public Transport {
 public:
   explicit PythonTransport(nb::object object)
       : rank_(nb::cast<int>(object.attr("rank"))), ranks_(nb::cast<int>(object.attr("ranks"))),
-        object_(std::move(object)) {}
+        seconds_(nb::cast<double>(object.attr("seconds"))), object_(std::move(object)) {}
   ~PythonTransport() override {
     if (!isPythonAlive()) {
       object_.release(); // nobody is left to free it
@@ -96,16 +115,38 @@ public:
     } catch (const std::exception &) { // who cannot be told waits for the transport's timeout
     }
   }
+  double timeoutSeconds() const override { return seconds_; }
+  std::string ended() override {
+    std::string why;
+    try {
+      call("look", [] { return nb::make_tuple(); }, &why);
+    } catch (const std::exception &error) {
+      why = error.what();
+    }
+    return why;
+  }
+  std::string missed(std::string_view what) override {
+    std::string why;
+    try {
+      call("missed", [&] { return nb::make_tuple(nb::str(what.data(), what.size())); }, &why);
+    } catch (const std::exception &error) {
+      why = error.what();
+    }
+    return why;
+  }
 
 private:
-  template <typename Arguments> void call(const char *method, Arguments arguments) {
+  /// Calls the method; `answer` gets what it returns, "" for None.
+  template <typename Arguments> void call(const char *method, Arguments arguments, std::string *answer = nullptr) {
     if (!isPythonAlive())
       throw Error(ErrorCode::RankFailed, std::string(method) + ": Python is ending on this rank");
     nb::gil_scoped_acquire gil;
     std::string text;
     try {
       nb::tuple given = arguments();
-      object_.attr(method)(*given);
+      nb::object told = object_.attr(method)(*given);
+      if (answer && !told.is_none())
+        *answer = nb::cast<std::string>(told);
       return;
     } catch (nb::python_error &error) {
       text = nb::cast<std::string>(nb::str(error.value()));
@@ -114,6 +155,7 @@ private:
   }
 
   int rank_, ranks_;
+  double seconds_;
   nb::object object_;
 };
 } // namespace
@@ -122,11 +164,20 @@ void bindRanks(nb::module_ &m) {
   nb::class_<Collectives>(m, "Collectives")
       .def_static(
           "over",
-          [](const DeviceRef &device, nb::object transport, uint64_t bucketBytes, bool addsInOrder) {
-            return makeCollectives(device, std::make_shared<PythonTransport>(std::move(transport)),
-                                   {.bucketBytes = bucketBytes, .addsInOrder = addsInOrder});
+          [](const DeviceRef &device, nb::object transport, uint64_t bucketBytes, bool addsInOrder,
+             const std::string &messages, bool isPipeline) {
+            auto own = std::make_shared<PythonTransport>(std::move(transport));
+            MessageOptions options{.collectives = {.bucketBytes = bucketBytes, .addsInOrder = addsInOrder},
+                                   .way = parseMessageWay(messages),
+                                   .isPipeline = isPipeline};
+            std::string said;
+            options.log = [&said](const std::string &text) { said = text; };
+            nb::gil_scoped_release release; // threads that send take it
+            std::shared_ptr<Collectives> made = joinRanks(device, std::move(own), std::move(options));
+            return std::pair(freedWithoutGil(std::move(made)), said);
           },
-          "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false)
+          "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false, "messages"_a = "auto",
+          "is_pipeline"_a = false)
       .def_prop_ro("rank", &Collectives::rank)
       .def_prop_ro("ranks", &Collectives::ranks)
       .def(

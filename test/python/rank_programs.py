@@ -141,6 +141,26 @@ def forms(slab, **options):
     return {"losses": losses, "forms": {unit["name"]: unit["precision"] for unit in trainer.precision()["units"]}, "digest": digest(trainer)}
 
 
+def on_gpus(ways, steps=3, **options):
+    """By way of messages, losses, a digest and what the log says of it, on a GPU of the fake driver for each rank; then rank 1 of several is killed, and the
+    others say how it ends for them."""
+    said = []
+    log, handler = logging.getLogger("segue"), logging.Handler()
+    log.setLevel(logging.INFO)
+    handler.emit = lambda record: said.append(record.getMessage())
+    log.addHandler(handler)
+    device, found = f"cuda:{rank()},dram=64MiB,pinned=64MiB", {}
+    for way in ways:
+        said.clear()
+        trainer = trainer_of(compiled(device=device), device=device, **options | ({"messages": way} if ranks() > 1 else {}))
+        found[way] = [train(trainer, steps), digest(trainer), [text for text in said if "messages between ranks" in text]]
+    if ranks() > 1:
+        if rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found["killed"] = error_of(lambda: train(trainer, 1))
+    return found
+
+
 def gpt(device, seed=0):
     torch.manual_seed(seed)
     tokens = torch.zeros(4, 32, dtype=torch.int64)

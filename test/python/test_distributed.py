@@ -396,6 +396,8 @@ def one_rank(tmp_path):
     ({"stages": [1, 2]}, segue.InvalidArgumentError, "stages is about several ranks"),
     ({"bucket_mb": 1}, segue.InvalidArgumentError, "bucket_mb is about several ranks; give distributed=\"ddp\", too"),
     ({"distributed": "ddp", "bucket_mb": 0}, segue.InvalidArgumentError, "bucket_mb is 0; it is the MiB of a message"),
+    ({"messages": "nccl"}, segue.InvalidArgumentError, "messages is about several ranks"),
+    ({"distributed": "ddp", "messages": "mpi"}, segue.InvalidArgumentError, "messages is 'mpi'; there are auto, host, nccl"),
     ({"distributed": "ddp", "reduction": "tree"}, segue.InvalidArgumentError, "reduction is 'tree'; it is \"ordered\""),
 ])
 def test_what_cannot_be_is_said(alone, options, kind, words):
@@ -408,6 +410,34 @@ def test_a_group_of_one_rank_is_one_rank(alone, one_rank):
     trainer = programs.trainer_of()
     assert trainer.ranks == 1 and programs.train(trainer, 5) == expected
     assert len(trainer.fit([programs.batch(0, 0)] * 3, evaluate_on=[programs.batch(1, 0)])) == 3
+
+
+# --- GPUs -----------------------------------------------------------------------------------
+
+@pytest.fixture
+def fake_gpus(tmp_path, monkeypatch):
+    """Processes that are started see the fake driver, and the fake NCCL."""
+    twins = tmp_path / "twins"
+    twins.mkdir()
+    for variable, file in (("SEGUE_CUDA_LIBRARY", "libSegueFakeCuda.so"), ("SEGUE_CUBLASLT_LIBRARY", "libSegueFakeCublasLt.so"),
+                           ("SEGUE_NCCL_LIBRARY", "libSegueFakeNccl.so")):
+        monkeypatch.setenv(variable, str(Path(RUN).parents[1] / "lib" / file))
+    for variable in ("SEGUE_GPU_TWINS", "FAKE_CUDA_TWINS"):
+        monkeypatch.setenv(variable, str(twins))
+
+
+def test_ranks_on_gpus_send_by_nccl(fake_gpus, tmp_path):
+    """With the bits of one GPU, as by way of the host; and a rank that is killed ends the other by name."""
+    cache = tmp_path / "cache"  # of code for GPUs, whose twins lie here
+    with Group(tmp_path / "one", cache, "on_gpus", 1, ways=["auto"], grad_accumulation=2) as group:
+        losses, digest, said = same(group.results())["auto"]
+    assert said == []
+    with Group(tmp_path / "two", cache, "on_gpus", ways=["host", "auto", "nccl"]) as group:
+        found = group.done(0).result
+    for way, words in {"host": "go by way of the host: rank 0 was asked for it", "auto": "go by NCCL 22707, from GPU to GPU",
+                       "nccl": "go by NCCL 22707, from GPU to GPU"}.items():
+        assert found[way][:2] == [losses, digest] and words in found[way][2][0]
+    assert found["killed"][0] == "RankFailedError" and "rank 1 has died" in found["killed"][1], found["killed"]
 
 
 # --- ends -----------------------------------------------------------------------------------

@@ -112,6 +112,8 @@ struct TrainOptions : CommonOptions {
   /// have the bits of one rank after the other.
   std::string ranks;
   bool addsInOrder = false;
+  /// How their tensors go: "auto", "host" or "nccl".
+  std::string messages = "auto";
   /// Each rank has all of the model with "ddp", the states of some parameters alone with "zero1", of parameters
   /// those alone with "zero3", and some of the files alone with "pipeline": `stages` says how many, if it is not empty.
   std::string strategy = "ddp";

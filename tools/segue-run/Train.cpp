@@ -18,6 +18,7 @@
 #include "RateOptions.h"
 #include "TrainingSetup.h"
 #include "segue/runtime/Collectives/Mpi.h"
+#include "segue/runtime/Cuda/Nccl.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/OutputFile.h"
@@ -349,7 +350,13 @@ static std::shared_ptr<Collectives> joinRanks(const DeviceRef &device, TrainOpti
   if (!device->hasBytes() || options.verifyInvariance)
     throw Error(ErrorCode::InvalidArgument, "--ranks trains on values, once: leave out --verify-invariance, and give a "
                                             "device that computes");
-  std::shared_ptr<Collectives> ranks = makeCollectives(device, mpiTransport(double(options.ranksTimeout)), {.addsInOrder = options.addsInOrder});
+  std::shared_ptr<Transport> transport = mpiTransport(double(options.ranksTimeout));
+  MessageOptions messages{.collectives = {.addsInOrder = options.addsInOrder},
+                          .way = parseMessageWay(options.messages),
+                          .isPipeline = parseSharding(options.strategy) == Sharding::Modules};
+  if (transport->rank() == 0)
+    messages.log = [](const std::string &text) { std::fprintf(stderr, "segue-run: %s\n", text.c_str()); };
+  std::shared_ptr<Collectives> ranks = joinRanks(device, transport, std::move(messages));
   if (ranks->rank() > 0) {
     options.trace = options.report = "";
     options.profile = false;

@@ -228,6 +228,10 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
           ->check(CLI::IsMember({"mpi"}));
   command->add_flag("--add-in-order", options.addsInOrder, "add up gradients one rank after the other, for the same bits as one rank")
       ->needs(ranks);
+  command->add_option("--messages", options.messages, "how tensors go from rank to rank: nccl, from GPU to GPU; host, in the host's memory; auto, by nccl where every rank has a GPU of its own")
+      ->check(CLI::IsMember({"auto", "host", "nccl"}))
+      ->needs(ranks)
+      ->capture_default_str();
   command->add_option("--strategy", options.strategy, "what a rank has: ddp, all; zero1, optimizer states of some parameters, which it updates for all; zero2, and their gradients; zero3, and these parameters; pipeline, some of the files, run one behind the other")
       ->check(CLI::IsMember(namesOf(shardings)))
       ->needs(ranks)

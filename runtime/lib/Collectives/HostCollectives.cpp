@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "MessageMemory.h"
+#include "MessageWork.h"
 #include "segue/runtime/Collectives/Transport.h"
 #include "segue/runtime/Collectives/VirtualGroup.h"
 #include "segue/runtime/Device/Device.h"
@@ -103,10 +104,14 @@ public:
   void abandon(std::string_view why) noexcept override { transport_->abandon(why); }
 
 private:
-  void check(std::string_view what, const Tensor &tensor, bool isSum) const;
-  void checkRank(int rank) const;
+  void check(std::string_view what, const Tensor &tensor, bool isSum) const {
+    requireMessage(device_, what, tensor, isSum);
+  }
+  void checkRank(int rank) const { requireRank(rank, ranks()); }
   /// Returns true if the host reaches the device's memory: messages are packed there, and need not be brought.
   bool isReached() const;
+  /// Returns true if tensors that are given together go in one message.
+  bool packsTogether() const { return !options_.areDirect; }
   /// Returns true if the call of the transport packs messages; otherwise copies are queued for that.
   bool hostPacks() const { return device_->runsInline() || isReached(); }
   Message messageFor(std::span<const Tensor> tensors);
@@ -118,8 +123,6 @@ private:
   /// Returns when what has been given to the network's queue is done, in virtual time.
   double endOfMessages() const;
   WorkCost costOf(const RingTraffic &traffic) const;
-  /// Has `work`, which is yet to be given to the network's queue, in the trace of the device, if there is one.
-  void trace(Work &work, uint64_t bytes, std::string_view about = {});
   /// Calls `give` with the tensors in groups that make a message each.
   template <typename Give> Fence byBucket(std::span<const Tensor> tensors, Give give);
 
@@ -132,31 +135,19 @@ private:
 };
 } // namespace
 
-void HostCollectives::check(std::string_view what, const Tensor &tensor, bool isSum) const {
-  if (!tensor || tensor.device() != device_)
-    throw Error(ErrorCode::InvalidArgument, std::string(what) + ": a tensor is null, or of another device");
-  if (!tensor.desc().isDense() || (isSum && tensor.element() != ElementType::f32))
-    throw Error(ErrorCode::LayoutMismatch, std::string(what) + ": a tensor is " + tensor.desc().str() +
-                                               ", and has to be dense" + (isSum ? " and of f32" : ""));
-}
-
-void HostCollectives::checkRank(int rank) const {
-  if (rank < 0 || rank >= ranks())
-    throw Error(ErrorCode::InvalidArgument,
-                "there is no rank " + std::to_string(rank) + "; there are " + std::to_string(ranks()));
-}
-
-/// The twin of a device that has one memory with the host has a link to the disk alone.
+/// The twin of a device that has one memory with the host has a link to the disk alone. What goes directly needs the
+/// host for nothing.
 bool HostCollectives::isReached() const {
   bool isTwinOfHost = !device_->hasBytes() && device_->hasSpace(Space::Disk) && !device_->diskLink();
-  return device_->hasUnifiedMemory() || isTwinOfHost;
+  return device_->hasUnifiedMemory() || isTwinOfHost || options_.areDirect;
 }
 
 uint64_t HostCollectives::memoryFor(std::span<const std::vector<uint64_t>> calls) const {
   std::vector<uint64_t> messages;
   for (const std::vector<uint64_t> &call : calls)
     for (size_t first = 0, end = 0; first < call.size(); first = end) {
-      end = endOfBucket(call.size(), first, options_.bucketBytes, [&](size_t i) { return call[i]; });
+      end = packsTogether() ? endOfBucket(call.size(), first, options_.bucketBytes, [&](size_t i) { return call[i]; })
+                            : first + 1;
       if (end == first + 1 && isReached()) // goes from where it is
         continue;
       uint64_t &bytes = messages.emplace_back();
@@ -283,7 +274,7 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
       if (error && !outcome->error())
         outcome->fail(error->within(std::string(label)));
   };
-  trace(work, traffic.sentBytes);
+  traceMessage(*device_, work, traffic.sentBytes);
   ++figures_.messages;
   figures_.sentBytes += traffic.sentBytes;
   Fence fence(Queue::Network, device_->enqueue(Queue::Network, after, std::move(work)));
@@ -302,31 +293,6 @@ Fence HostCollectives::perform(std::string_view label, std::span<Message *const>
     for (const Message *message : messages)
       underWay_.given(message->storage);
   return done;
-}
-
-void HostCollectives::trace(Work &work, uint64_t bytes, std::string_view about) {
-  if (!device_->transfer().options().traceCopies)
-    return;
-  auto record = std::make_shared<CopyRecord>();
-  record->hop = work.label;
-  record->about = about;
-  record->bytes = bytes;
-  record->queue = name(Queue::Network);
-  auto begin = std::make_shared<Timestamp>(), end = std::make_shared<Timestamp>();
-  work.run = [device = device_.get(), run = std::move(work.run), begin, end] {
-    device->stamp(begin);
-    run();
-    device->stamp(end);
-  };
-  work.ended = [ended = std::move(work.ended), record, begin, end](const Error *error) {
-    if (begin->isKnown()) { // a message that has failed has no end
-      record->begin = begin->seconds();
-      record->seconds = end->isKnown() ? end->seconds() - begin->seconds() : 0;
-    }
-    if (ended)
-      ended(error);
-  };
-  device_->transfer().addToTrace(std::move(record));
 }
 
 double HostCollectives::endOfMessages() const {
@@ -361,7 +327,9 @@ WorkCost HostCollectives::costOf(const RingTraffic &traffic) const {
 template <typename Give> Fence HostCollectives::byBucket(std::span<const Tensor> tensors, Give give) {
   Fence done;
   for (size_t first = 0, end = 0; first < tensors.size(); first = end) {
-    end = endOfBucket(tensors.size(), first, options_.bucketBytes, [&](size_t i) { return bytesOf(tensors[i]); });
+    end = packsTogether() ? endOfBucket(tensors.size(), first, options_.bucketBytes,
+                                        [&](size_t i) { return bytesOf(tensors[i]); })
+                          : first + 1;
     done.join(give(tensors.subspan(first, end - first)));
   }
   return done;
@@ -420,13 +388,6 @@ Fence HostCollectives::reduce(std::span<const Tensor> tensors, int root) {
   });
 }
 
-/// What one rank alone has is told apart from numbers that are none: nobody adds it up and looks at the sum.
-static Error notThere(int rank) {
-  return Error(ErrorCode::RankFailed,
-               "rank " + std::to_string(rank) + " has not what it was to send: it was never written",
-               std::make_shared<NotSent>(rank));
-}
-
 Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
   checkRank(root);
   for (const Tensor &tensor : tensors)
@@ -449,17 +410,10 @@ Fence HostCollectives::broadcast(std::span<const Tensor> tensors, int root) {
   });
 }
 
-/// Throws unless `whole` is as large as the parts of all ranks.
-static void checkParts(const Tensor &whole, const Tensor &part, int ranks) {
-  if (whole.element() != part.element() || whole.elementCount() != part.elementCount() * uint64_t(ranks))
-    throw Error(ErrorCode::LayoutMismatch, "the part of a rank is " + part.desc().str() + ", and the whole of " +
-                                               std::to_string(ranks) + " is " + whole.desc().str());
-}
-
 Fence HostCollectives::reduceScatter(const Tensor &whole, const Tensor &part) {
   check("a scattered sum", whole, /*isSum=*/true);
   check("a scattered sum", part, /*isSum=*/true);
-  checkParts(whole, part, ranks());
+  requireParts(whole, part, ranks());
   Message from = messageFor(std::span(&whole, 1)), to = messageFor(std::span(&part, 1));
   Message *const read[] = {&from}, *const written[] = {&to};
   RingTraffic traffic = options_.addsInOrder ? RingTraffic::gathering(from.bytes * uint64_t(ranks()), ranks())
@@ -477,7 +431,7 @@ Fence HostCollectives::reduceScatter(const Tensor &whole, const Tensor &part) {
 Fence HostCollectives::allGather(const Tensor &part, const Tensor &whole) {
   check("a gathering", whole, /*isSum=*/false);
   check("a gathering", part, /*isSum=*/false);
-  checkParts(whole, part, ranks());
+  requireParts(whole, part, ranks());
   Message from = messageFor(std::span(&part, 1)), to = messageFor(std::span(&whole, 1));
   Message *const read[] = {&from}, *const written[] = {&to};
   return perform("a gathering", read, written, RingTraffic::gathering(to.bytes, ranks()),
@@ -592,7 +546,7 @@ std::vector<std::string> HostCollectives::exchange(std::string_view what, std::s
     }
   };
   Work work{.run = [device = device_.get(), call] { device->call(call); }, .label = meetingLabel};
-  trace(work, message.size() * uint64_t(ranks() - 1), what);
+  traceMessage(*device_, work, message.size() * uint64_t(ranks() - 1), what);
   device_->wait(Fence(Queue::Network, device_->enqueue(Queue::Network, {}, std::move(work))));
   figures_.meetingSeconds += device_->seconds() - begin;
   if (error)

@@ -29,7 +29,8 @@ struct Offer {
 
 /// A Group is what the ends share.
 struct Group {
-  Group(int ranks, InProcessOptions options) : options(options), offers(size_t(ranks)), rounds(size_t(ranks)) {}
+  Group(int ranks, InProcessOptions options) : options(options), offers(size_t(ranks)), rounds(size_t(ranks)),
+                                                haveMissed(size_t(ranks)) {}
 
   const InProcessOptions options;
   std::mutex mutex;
@@ -41,6 +42,8 @@ struct Group {
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> sent;
   /// Why the group has ended; empty: it has not.
   std::string ended;
+  /// The ranks that have found others missing by another way than calls of this transport.
+  std::vector<bool> haveMissed;
 };
 
 class End final : public Transport {
@@ -98,10 +101,14 @@ public:
       group_->ended = "rank " + std::to_string(rank_) + " has given up: " + std::string(why);
     group_->changed.notify_all();
   }
+  double timeoutSeconds() const override { return group_->options.timeoutSeconds; }
+  std::string ended() override {
+    std::lock_guard lock(group_->mutex);
+    return group_->ended;
+  }
+  std::string missed(std::string_view what) override;
 
 private:
-  using Clock = std::chrono::steady_clock;
-
   void addAll(std::vector<float> &sum, size_t first) const {
     for (size_t i = 0; i < sum.size(); ++i) {
       float total = static_cast<const float *>(group_->offers[0].data)[first + i];
@@ -224,6 +231,27 @@ void End::receive(void *data, uint64_t bytes, int from) {
                                            " bytes where rank " + std::to_string(rank_) + " takes " +
                                            std::to_string(bytes));
   std::memcpy(data, message.data(), bytes);
+}
+
+/// Ranks that wait, too, find out at about the same time: who has not after as long once more is the cause.
+std::string End::missed(std::string_view what) {
+  Group &group = *group_;
+  std::unique_lock lock(group.mutex);
+  group.haveMissed[size_t(rank_)] = true;
+  group.changed.notify_all();
+  group.changed.wait_for(lock, std::chrono::duration<double>(std::min(group.options.timeoutSeconds, 1.0)), [&] {
+    return !group.ended.empty() || std::ranges::all_of(group.haveMissed, [](bool has) { return has; });
+  });
+  if (group.ended.empty()) {
+    std::string missing;
+    for (size_t rank = 0; rank < group.haveMissed.size(); ++rank)
+      if (!group.haveMissed[rank])
+        missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    group.ended = (missing.empty() ? "no rank" : missing) + (missing.empty() ? " ended " : " did not come to ") +
+                  std::string(what) + " within " + std::to_string(group.options.timeoutSeconds) + " s";
+    group.changed.notify_all();
+  }
+  return group.ended;
 }
 
 std::vector<std::shared_ptr<Transport>> inProcessRanks(int ranks, InProcessOptions options) {

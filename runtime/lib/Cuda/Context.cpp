@@ -70,6 +70,16 @@ int Context::attribute(int which) const {
   return value;
 }
 
+std::string Context::uuid() const {
+  DeviceUuid uuid = {};
+  check(api_.deviceUuid(&uuid, handle_), "cuDeviceGetUuid");
+  std::string digits;
+  for (char byte : uuid.bytes)
+    for (int half : {byte >> 4 & 15, byte & 15})
+      digits += "0123456789abcdef"[half];
+  return digits;
+}
+
 bool Context::succeeded(CUresult result, const char *call) const noexcept {
   if (result && endsEverything(result) && !isLost()) {
     std::lock_guard lock(mutex_);

@@ -46,6 +46,8 @@ public:
   /// Returns the name that the driver gives the GPU.
   const std::string &model() const { return model_; }
   int attribute(int which) const;
+  /// Returns what tells it from all other GPUs of all machines, in hexadecimal digits.
+  std::string uuid() const;
   /// Returns the compute capability times ten: 90 for an H100.
   int capability() const;
 

@@ -23,6 +23,7 @@
 #include "CudaEngine.h"
 #include "GpuDisk.h"
 #include "GpuFigures.h"
+#include "GpuHolder.h"
 #include "HostMemory.h"
 #include "KeptMemory.h"
 #include "Kernels.h"
@@ -65,7 +66,7 @@ struct Options {
   explicit Options(const DeviceOptions &given);
 };
 
-class CudaDevice final : public Device, public DiskHolder {
+class CudaDevice final : public Device, public DiskHolder, public GpuHolder {
 public:
   CudaDevice(std::string name, const Options &options, std::shared_ptr<const Context> context, const SpillSeam *seam);
   ~CudaDevice() override;
@@ -150,6 +151,11 @@ public:
   void stamp(const TimestampRef &stamp) override { streams_.stamp(stamp); }
   KernelRef makeKernel(const KernelSource &source) override;
   double seconds() const override { return Streams::seconds(); }
+
+  const std::shared_ptr<const Context> &context() const override { return context_; }
+  Streams &streams() override { return streams_; }
+  MemoryBlock countForLibrary(uint64_t bytes, const std::string &owner) override;
+  void countNoMore(const MemoryBlock &block, uint64_t bytes) noexcept override;
 
 private:
   bool isOnDevice(const void *address) const {
@@ -323,8 +329,26 @@ DeviceRef openCudaDevice(const DeviceOptions &given, const SpillSeam *seam) {
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// True while the books are asked for memory that the driver takes by itself.
+/// True while the books are asked for memory that the driver takes by itself, or told that it has it no more.
 static thread_local bool takesForDriver = false;
+
+namespace {
+struct ForDriver {
+  ForDriver() { takesForDriver = true; }
+  ~ForDriver() { takesForDriver = false; }
+};
+} // namespace
+
+MemoryBlock CudaDevice::countForLibrary(uint64_t bytes, const std::string &owner) {
+  drain();
+  ForDriver forDriver;
+  return memory().allocate(Space::DeviceDram, bytes, 1, memory().intern({.value = owner}));
+}
+
+void CudaDevice::countNoMore(const MemoryBlock &block, uint64_t bytes) noexcept {
+  ForDriver forDriver;
+  memory().free(Space::DeviceDram, block.data, bytes, 1, block.account, {});
+}
 
 MemoryBlock CudaDevice::takeMemory(Space space, uint64_t bytes, uint32_t alignment, Lifetime lifetime) {
   switch (space) {
@@ -349,7 +373,7 @@ void CudaDevice::giveMemory(Space space, void *data, uint64_t bytes, uint32_t al
   else if (space == Space::HostPinned)
     pinned_.give(data, bytes, lastUse);
   else if (space == Space::DeviceDram)
-    dram_.give(data, bytes, lastUse);
+    takesForDriver ? dram_.giveForDriver(data, bytes) : dram_.give(data, bytes, lastUse);
   else if (space == Space::Disk && disk_)
     disk_->give(data, bytes, lastUse);
   else if (space == Space::DeviceL1 && kept_)
@@ -374,12 +398,8 @@ void CudaDevice::makeStack(uint64_t bytes, const KernelSource &source) {
   uint64_t taken = (bytes - stackBytes_) * threads;
   taken = MappedMemory::inChunks(taken);
   drain();
-  struct Restore {
-    Restore() { takesForDriver = true; }
-    ~Restore() { takesForDriver = false; }
-  };
   {
-    Restore restore;
+    ForDriver forDriver;
     memory().allocate(Space::DeviceDram, taken, 1,
                       memory().intern({.program = source.file, .value = "(stacks of " + source.kernel + ")"}));
   }

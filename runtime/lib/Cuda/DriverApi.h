@@ -106,6 +106,11 @@ struct MemAccess {
   int flags;
 };
 
+/// This is CUuuid, which no other GPU or part of one in any machine has.
+struct DeviceUuid {
+  char bytes[16];
+};
+
 /// This is CUaccessPolicyWindow, and the union of the attributes of streams, of 64 bytes, that it is one of.
 struct CacheWindow {
   const void *begin;
@@ -127,6 +132,7 @@ union StreamAttribute {
   X(deviceCount, cuDeviceGetCount, CUresult(int *))                                                                    \
   X(deviceGet, cuDeviceGet, CUresult(CUdevice *, int))                                                                 \
   X(deviceName, cuDeviceGetName, CUresult(char *, int, CUdevice))                                                      \
+  X(deviceUuid, cuDeviceGetUuid_v2, CUresult(DeviceUuid *, CUdevice))                                                  \
   X(deviceAttribute, cuDeviceGetAttribute, CUresult(int *, int, CUdevice))                                             \
   X(deviceMemory, cuDeviceTotalMem_v2, CUresult(size_t *, CUdevice))                                                   \
   X(deviceReaches, cuDeviceCanAccessPeer, CUresult(int *, CUdevice, CUdevice))                                         \

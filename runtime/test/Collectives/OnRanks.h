@@ -27,10 +27,15 @@ struct Rank {
   int number() const { return transport->rank(); }
 };
 
+/// Makes the collectives of a rank.
+using MakeCollectives =
+    std::function<std::shared_ptr<Collectives>(DeviceRef, std::shared_ptr<Transport>, const CollectiveOptions &)>;
+
 /// Runs `body` on a thread for each rank, whose number stands for RANK in `device`. Returns what each threw, by rank: ""
 /// for nothing.
 inline std::vector<std::string> onRanks(int count, const std::string &device, const std::function<void(Rank &)> &body,
-                                        InProcessOptions options = {}, CollectiveOptions collectives = {}) {
+                                        InProcessOptions options = {}, CollectiveOptions collectives = {},
+                                        const MakeCollectives &make = makeCollectives) {
   std::vector<std::shared_ptr<Transport>> ends = inProcessRanks(count, options);
   std::vector<std::string> thrown(static_cast<size_t>(count));
   std::vector<std::thread> threads;
@@ -41,7 +46,7 @@ inline std::vector<std::string> onRanks(int count, const std::string &device, co
         if (size_t at = name.find("RANK"); at != name.npos)
           name.replace(at, 4, std::to_string(rank));
         Rank own{Device::open(name), ends[rank], nullptr};
-        own.together = makeCollectives(own.device, own.transport, collectives);
+        own.together = make(own.device, own.transport, collectives);
         body(own);
       } catch (const std::exception &error) {
         thrown[rank] = error.what();

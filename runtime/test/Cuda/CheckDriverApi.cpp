@@ -23,6 +23,7 @@ SEGUE_SAME_PLACE(MemProperties, location, CUmemAllocationProp, location);
 SEGUE_SAME_PLACE(MemProperties, flags, CUmemAllocationProp, allocFlags);
 static_assert(sizeof(ours::MemAccess) == sizeof(CUmemAccessDesc));
 SEGUE_SAME_PLACE(MemAccess, flags, CUmemAccessDesc, flags);
+static_assert(sizeof(ours::DeviceUuid) == sizeof(CUuuid));
 static_assert(sizeof(ours::StreamAttribute) == sizeof(CUstreamAttrValue));
 SEGUE_SAME_PLACE(CacheWindow, begin, CUaccessPolicyWindow, base_ptr);
 SEGUE_SAME_PLACE(CacheWindow, bytes, CUaccessPolicyWindow, num_bytes);

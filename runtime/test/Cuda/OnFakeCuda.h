@@ -21,7 +21,8 @@
 namespace segue::test {
 
 inline const bool isFake = (setenv("SEGUE_CUDA_LIBRARY", SEGUE_FAKE_CUDA, 1),
-                            setenv("SEGUE_CUBLASLT_LIBRARY", SEGUE_FAKE_CUBLASLT, 1), useCuda(), true);
+                            setenv("SEGUE_CUBLASLT_LIBRARY", SEGUE_FAKE_CUBLASLT, 1),
+                            setenv("SEGUE_NCCL_LIBRARY", SEGUE_FAKE_NCCL, 1), useCuda(), true);
 
 /// Looks after every test.
 class NoMisuse final : public testing::EmptyTestEventListener {

@@ -53,6 +53,8 @@ public:
     mpi_.abandon(("rank " + std::to_string(rank_) + ": " + std::string(why)).c_str());
   }
 
+  double timeoutSeconds() const override { return seconds_; }
+
 private:
   template <typename Call> void call(Call call) {
     char why[segueMpiWhyBytes] = "";

@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace segue::inline runtime {
@@ -56,6 +57,19 @@ public:
 
   /// Has calls that are under way end, here and on other ranks, and later ones fail. Any thread may call.
   virtual void abandon(std::string_view why) noexcept = 0;
+
+  //===--------------------------------------------------------------------===//
+  // For who waits for other ranks by another way than these calls
+  //===--------------------------------------------------------------------===//
+
+  /// Returns how long a call waits for other ranks.
+  virtual double timeoutSeconds() const { return 600; }
+  /// Returns why the ranks make no more calls, as far as it is known without one: a rank has given up, or has died;
+  /// empty: nothing is known. Any thread may call.
+  virtual std::string ended() { return ""; }
+  /// Ends the group, as others have not come to `what` within the timeout. Returns why it has ended, which names the
+  /// ranks that are missing where the library can say. May take a while. Any thread may call.
+  virtual std::string missed(std::string_view what);
 };
 
 /// How collectives go about it.
@@ -70,6 +84,9 @@ struct CollectiveOptions {
   bool addsInOrder = false;
   /// The links whose time operations take on a device of virtual time. Others take the time they take.
   std::optional<Interconnect> wires;
+  /// With `wires`, messages go from one device's memory to another's, and neither take memory of the host nor cross its
+  /// link.
+  bool areDirect = false;
   /// With `wires`, those whom such a device waits for; null: it waits for nobody.
   std::shared_ptr<VirtualGroup> group;
   /// With `group`, says when work of the device is done, by Device::seconds().
