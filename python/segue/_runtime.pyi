@@ -254,7 +254,7 @@ class Claim:
 class Collectives:
     """What ranks do together, over a transport that is written in Python (segue/distributed.py)."""
     @staticmethod
-    def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False, messages: str = "auto",
+    def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False, messages: str = "host",
              is_pipeline: bool = False) -> tuple[Collectives, str]:
         """Every rank calls this. Beside them, how messages go, or "" where no rank has a GPU."""
     @property

@@ -237,7 +237,7 @@ class Ranks:
     """
 
     def __init__(self, transport: GroupTransport | None = None, bucket_bytes: int = 0, adds_in_order: bool = False, strategy: str = "ddp",
-                 stages: Sequence[int] = (), messages: str = "auto"):
+                 stages: Sequence[int] = (), messages: str = "host"):
         self._transport, self._bucket_bytes, self.adds_in_order, self.strategy, self.stages = transport, bucket_bytes, adds_in_order, strategy, list(stages)
         self._messages = messages
         self.rank, self.count = (transport.rank, transport.ranks) if transport is not None else (0, 1)
@@ -345,7 +345,7 @@ def ranks_for(how: str | None, group: "ProcessGroup | None", bucket_mb: float | 
     if any(isinstance(count, bool) or not isinstance(count, int) or count < 1 for count in stages or ()):
         raise InvalidArgumentError(f"stages is {stages!r}; it has the number of modules of each rank, as [2, 3]")
     return Ranks(GroupTransport(group), max(int((25 if bucket_mb is None else bucket_mb) * 2**20), 1), reduction == "ordered", how, stages or (),
-                 messages or "auto")
+                 messages or "host")
 
 
 def _has_ended(work: "dist.Work", seconds: float) -> bool:

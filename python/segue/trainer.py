@@ -140,8 +140,9 @@ class Trainer(Checkpoints, Figures, Parameters):
         ``ordered`` adds gradients in the order of ranks, so that N ranks have the bits of one with ``grad_accumulation=N``; costs the memory and traffic of
         the gradients of all. Two ranks have these bits anyhow. Default: in the order that gloo or NCCL takes.
     messages : str, optional
-        How ranks send each other tensors: ``nccl``, from GPU to GPU, where every rank has one of its own, and `libnccl.so.2` is there; ``host``, over gloo in the
-        host's memory. Default: ``auto``, which is ``nccl`` where that can be but for pipelines and ``reduction="ordered"``, and says in the log what it is.
+        How ranks send each other tensors: ``nccl``, from GPU to GPU, where every rank has one of its own, and `libnccl.so.2` is there; ``auto``, which is
+        ``nccl`` where that can be but for pipelines and ``reduction="ordered"``, and says in the log what it is. Default: ``host``, over gloo in the host's
+        memory, as no GPU has run the others.
 
     Raises
     ------

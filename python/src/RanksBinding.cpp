@@ -176,7 +176,7 @@ void bindRanks(nb::module_ &m) {
             std::shared_ptr<Collectives> made = joinRanks(device, std::move(own), std::move(options));
             return std::pair(freedWithoutGil(std::move(made)), said);
           },
-          "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false, "messages"_a = "auto",
+          "device"_a, "transport"_a, "bucket_bytes"_a, "adds_in_order"_a = false, "messages"_a = "host",
           "is_pipeline"_a = false)
       .def_prop_ro("rank", &Collectives::rank)
       .def_prop_ro("ranks", &Collectives::ranks)

@@ -434,9 +434,10 @@ def test_ranks_on_gpus_send_by_nccl(fake_gpus, tmp_path):
     assert said == []
     with Group(tmp_path / "two", cache, "on_gpus", ways=["host", "auto", "nccl"]) as group:
         found = group.done(0).result
-    for way, words in {"host": "go by way of the host: rank 0 was asked for it", "auto": "go by NCCL 22707, from GPU to GPU",
-                       "nccl": "go by NCCL 22707, from GPU to GPU"}.items():
-        assert found[way][:2] == [losses, digest] and words in found[way][2][0]
+    for way in ("host", "auto", "nccl"):
+        assert found[way][:2] == [losses, digest]
+    assert found["host"][2] == []
+    assert all("go by NCCL 22707, from GPU to GPU" in found[way][2][0] for way in ("auto", "nccl"))
     assert found["killed"][0] == "RankFailedError" and "rank 1 has died" in found["killed"][1], found["killed"]
 
 

@@ -113,7 +113,7 @@ struct TrainOptions : CommonOptions {
   std::string ranks;
   bool addsInOrder = false;
   /// How their tensors go: "auto", "host" or "nccl".
-  std::string messages = "auto";
+  std::string messages = "host";
   /// Each rank has all of the model with "ddp", the states of some parameters alone with "zero1", of parameters
   /// those alone with "zero3", and some of the files alone with "pipeline": `stages` says how many, if it is not empty.
   std::string strategy = "ddp";

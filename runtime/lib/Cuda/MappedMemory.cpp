@@ -36,9 +36,10 @@ MappedMemory::MappedMemory(const Context &context, uint64_t capacityBytes, IsPas
     throw Error(ErrorCode::Unsupported, "the CUDA driver maps memory in chunks of " + std::to_string(granularity) +
                                             " bytes, Segue in chunks of 2 MiB");
   CUdeviceptr base = 0;
-  context_.check(api.reserve(&base, addressBytes_, chunkBytes, 0, 0), "cuMemAddressReserve", ErrorCode::DeviceOom);
+  context_.check(api.reserve(&base, addressBytes_ + capacity_, chunkBytes, 0, 0), "cuMemAddressReserve", ErrorCode::DeviceOom);
   base_ = reinterpret_cast<std::byte *>(base);
   arena_.emplace(addressBytes_, base);
+  forDriver_.emplace(capacity_, base + addressBytes_);
   chunks_.resize(addressBytes_ / chunkBytes);
   idle_.resize((chunks_.size() + 63) / 64);
 }
@@ -52,7 +53,7 @@ MappedMemory::~MappedMemory() {
     }
   for (const Leaving &leaving : leaving_)
     unmap(leaving.index);
-  (void)context_.succeeded(context_.api().addressFree(addressOf(base_), addressBytes_), "cuMemAddressFree");
+  (void)context_.succeeded(context_.api().addressFree(addressOf(base_), addressBytes_ + capacity_), "cuMemAddressFree");
 }
 
 //===----------------------------------------------------------------------===//
@@ -350,35 +351,25 @@ MemoryBlock MappedMemory::takeForDriver(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   context_.use();
   settleLocked();
-  uint64_t chunks = bytes / chunkBytes;
-  auto found = arena_->take(bytes, chunkBytes);
+  auto found = forDriver_->take(bytes, chunkBytes);
   if (!found)
     return {};
-  uint64_t first = firstChunk(found->offset), end = endChunk(found->offset, bytes);
+  uint64_t chunks = bytes / chunkBytes;
   driverChunks_ += chunks;
-  bool isUnused = isPast_(found->after);
-  for (uint64_t index = first; index < end && isUnused; ++index)
-    if (CUmemHandle handle = std::exchange(chunks_[index].handle, 0)) {
-      setIdle(index, false);
-      chunks_[index].after = {};
-      unmap(index);
-      (void)context_.succeeded(context_.api().release(handle), "cuMemRelease");
-      --made_;
-    }
   dropSurplus();
-  if (!isUnused || made_ + driverChunks_ > limitChunks_) {
+  if (made_ + driverChunks_ > limitChunks_) {
     driverChunks_ -= chunks;
-    arena_->give(found->offset, bytes, found->after);
+    forDriver_->give(found->offset, bytes, {});
     return {};
   }
   MemoryBlock block;
-  block.data = base_ + found->offset;
+  block.data = base_ + addressBytes_ + found->offset;
   return block;
 }
 
 void MappedMemory::giveForDriver(void *data, uint64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  arena_->give(uint64_t(static_cast<std::byte *>(data) - base_), bytes, {});
+  forDriver_->give(uint64_t(static_cast<std::byte *>(data) - base_) - addressBytes_, bytes, {});
   driverChunks_ -= bytes / chunkBytes;
 }
 

@@ -113,7 +113,8 @@ private:
   uint64_t capacity_, addressBytes_;
   std::byte *base_ = nullptr;
   mutable std::mutex mutex_;
-  std::optional<BestFitArena> arena_;
+  /// Where blocks lie, and behind all of those what the driver has, which is to part none of them.
+  std::optional<BestFitArena> arena_, forDriver_;
   std::vector<Chunk> chunks_;
   /// A bit per chunk that is mapped and in which no block lies.
   std::vector<uint64_t> idle_;

@@ -193,10 +193,10 @@ static void runHostFunctions(Device &device) {
     changed.wait(held, [&] { return !device.hostFunctions.empty() && !device.ended; });
     auto [stream, operation] = std::move(device.hostFunctions.front());
     device.hostFunctions.pop_front();
+    orderSeen(device, operation.before); // it may tell the host, which gives work before it has ended
     held.unlock();
     operation.hostFunction();
     held.lock();
-    orderSeen(device, operation.before); // it may tell the host
     stream->isRunning = false;
     ++stream->done;
     changed.notify_all();

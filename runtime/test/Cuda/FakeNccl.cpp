@@ -139,10 +139,12 @@ static uint64_t broughtBytes(const ncclComm &comm, const Call &call) {
     return comm.rank == call.root ? bytes : 0;
   return call.kind == Call::ReduceScatter ? bytes * uint64_t(comm.ranks) : bytes;
 }
-static uint64_t gottenBytes(const ncclComm &comm, const Call &call) {
+static uint64_t gottenBytes(const ncclComm &comm, const Call &call, bool isInPlace) {
   uint64_t bytes = call.count * elementBytes(call.type);
   if (call.kind == Call::Reduce)
     return comm.rank == call.root ? bytes : 0;
+  if (call.kind == Call::Broadcast && isInPlace) // the root's memory stays as it is
+    return comm.rank == call.root ? 0 : bytes;
   return call.kind == Call::AllGather ? bytes * uint64_t(comm.ranks) : bytes;
 }
 
@@ -178,7 +180,7 @@ static void addAll(ncclComm &comm, uint64_t slot, uint64_t number, const Call &c
 
 static void finish(ncclComm &comm, uint64_t slot, uint64_t number, const Waiting &each) {
   Shared &shared = *comm.shared;
-  uint64_t bytes = gottenBytes(comm, each.call);
+  uint64_t bytes = gottenBytes(comm, each.call, each.from == each.to);
   if (bytes) {
     auto *to = static_cast<std::byte *>(at(each.to, bytes));
     switch (each.call.kind) {
@@ -213,7 +215,7 @@ static void giveCall(ncclComm &comm, const Waiting &each) {
   auto areHere = [&comm, slot, number, all] {
     return comm.isEnded || all(comm.shared->slots[slot].brought, number);
   };
-  uint64_t brought = broughtBytes(comm, each.call), gotten = gottenBytes(comm, each.call);
+  uint64_t brought = broughtBytes(comm, each.call), gotten = gottenBytes(comm, each.call, each.from == each.to);
   const char *name = "a call of NCCL";
   std::vector<Access> reads, writes;
   if (brought)
@@ -295,7 +297,7 @@ static ncclResult_t noteCall(const char *name, ncclComm_t comm, Call call, const
     auto mapping = mappings.find(address / chunk * chunk);
     return !bytes || (isMapped(address, bytes) && chunkDevices[mapping->second.handle] == comm->device);
   };
-  if (!isOfGpu(from, broughtBytes(*comm, call)) || !isOfGpu(to, gottenBytes(*comm, call)))
+  if (!isOfGpu(from, broughtBytes(*comm, call)) || !isOfGpu(to, gottenBytes(*comm, call, from == to)))
     return misused(std::string(name) + " of memory that is not the GPU's");
   comm->waiting.push_back({call, reinterpret_cast<uint64_t>(from), reinterpret_cast<uint64_t>(to), stream});
   if (std::ranges::find(inGroup, comm) == inGroup.end())

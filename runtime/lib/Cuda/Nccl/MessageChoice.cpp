@@ -66,10 +66,10 @@ MessageChoice chooseMessages(std::span<const MessageWord> words) {
   if (host < words.size() && nccl < words.size())
     throw Error(ErrorCode::RankFailed, nameOf(host) + " was asked to send by way of the host, and " + nameOf(nccl) +
                                            " by NCCL; every rank is asked for the same");
+  if (host < words.size() || (words.size() == 1 && nccl == words.size()))
+    return {}; // nothing else was asked for, or there is nobody to send to
   bool hasGpu = std::ranges::any_of(words, [](const MessageWord &word) { return !word.gpu.empty(); });
-  std::string why = host < words.size() ? nameOf(host) + " was asked for it" : whyNot(words);
-  if (why.empty() && words.size() == 1 && nccl == words.size())
-    return {}; // there is nobody to send to
+  std::string why = whyNot(words);
   if (why.empty())
     return {true, "messages between ranks go by NCCL " + std::to_string(words[0].nccl) + ", from GPU to GPU"};
   if (nccl < words.size())

@@ -33,7 +33,7 @@ struct MessageWord {
   static MessageWord parse(const std::string &text);
 };
 
-/// How messages go, and why; `why` is empty where no rank has a GPU.
+/// How messages go, and why; `why` is empty where no rank has a GPU, or none may use NCCL.
 struct MessageChoice {
   bool usesNccl = false;
   std::string why;

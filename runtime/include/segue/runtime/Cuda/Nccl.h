@@ -11,7 +11,7 @@
 //   useCuda();
 //   DeviceRef device = Device::open("cuda:" + std::to_string(localRank));
 //   SessionOptions options;
-//   options.collectives = joinRanks(device, mpiTransport(), {.log = print});
+//   options.collectives = joinRanks(device, mpiTransport(), {.way = MessageWay::Automatic, .log = print});
 //
 // Every rank is asked, so that all do the same. By NCCL go sums, broadcasts and gatherings;
 // what ranks agree by and what one sends one other goes by the transport, as does everything
@@ -47,11 +47,12 @@ MessageWay parseMessageWay(std::string_view text);
 
 struct MessageOptions {
   CollectiveOptions collectives;
-  MessageWay way = MessageWay::Automatic;
+  /// No GPU has run what goes by NCCL, so it has to be asked for.
+  MessageWay way = MessageWay::Host;
   /// True for ranks that run a part of the modules each: a send of theirs waits for nobody, so messages go by way of
   /// the host.
   bool isPipeline = false;
-  /// Null, or told how messages go, where some rank has a GPU.
+  /// Null, or told how messages go, where some rank has a GPU and NCCL may be used.
   std::function<void(const std::string &)> log;
 };
 
