@@ -14,6 +14,10 @@ trains on the simulated device within 80 % of what the step holds by itself, by 
 
 trains on the CPU with half of that, and the rest on a disk.
 
+    gpt_segue.py gpt_s.npz --bf16
+
+captures the model as PyTorch's autocast runs it.
+
     gpt_segue.py gpt_s.npz --steps 8 --profile 3
 
 says where three more steps go: each command beside its limit.
@@ -65,7 +69,7 @@ class Last(nn.Module):
 
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
-    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward + " bf16" * args.bf16
 
 
 def bits_of(losses, trainer):
@@ -122,6 +126,7 @@ def main():
     parser.add_argument("--in-backward", action="store_true", help="parameters are updated in backward; caps stay percents of a step that does not")
     parser.add_argument("--in-forward", action="store_true", help="parameters are updated in the next forward; caps likewise")
     parser.add_argument("--profile", type=int, metavar="STEPS", help="on stderr, where so many more steps go: each command beside its limit")
+    parser.add_argument("--bf16", action="store_true", help="products, convolutions and attention in bfloat16, as autocast has them")
     parser.add_argument("--clip", type=float, help="the most that the norm of the gradients may be")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
@@ -134,12 +139,13 @@ def main():
     model.load(weights)
     tokens, targets = (torch.from_numpy(a) for a in g.batch_at(data, cfg, 0))
     device, start = args.device or f"cpu:threads={args.threads}", time.perf_counter()
+    precision = "bf16-mixed" if args.bf16 else None
     if args.modules == 1:
-        modules = [segue.compile(model, (tokens, targets), device=device)]
+        modules = [segue.compile(model, (tokens, targets), device=device, precision=precision)]
     else:
-        hidden = torch.zeros(cfg.batch, cfg.seq, cfg.dim)
-        modules = [segue.compile(First(model), (tokens,), device=device),
-                   segue.compile(Last(model), (hidden, targets), device=device)]
+        hidden = torch.zeros(cfg.batch, cfg.seq, cfg.dim)  # of f32 with autocast, too, which adds up what blocks give in it
+        modules = [segue.compile(First(model), (tokens,), device=device, precision=precision),
+                   segue.compile(Last(model), (hidden, targets), device=device, precision=precision)]
     optimizer = segue.AdamW(lr=g.LR, betas=(g.BETA1, g.BETA2), eps=g.EPS, weight_decay=g.DECAY)
     clip = {"clip_grad_norm": args.clip} if args.clip else {}
     trainer, extra, unconstrained = segue.Trainer(modules, optimizer=optimizer, **clip), {}, None

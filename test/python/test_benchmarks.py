@@ -48,6 +48,11 @@ def test_generation():
     assert re.findall(r"^\| (segue|eager) \|(?: [\d.]+ \|){3} equal \|$", text, re.M) == ["segue", "eager"], text
 
 
+def test_a_training_step_beside_pytorchs_autocast(tmp_path):
+    text = output(warm.python(), ROOT / "bench/run.py", "--config=T", "--bf16", "--peers=segue,eager", "--steps=8", "--rounds=1", f"--work={tmp_path}")
+    assert re.findall(r"^\| (segue|torch eager) bf16 \|", text, re.M) == ["segue", "torch eager"], text
+
+
 def test_where_the_steps_of_a_gpt_go(tmp_path):
     weights = tmp_path / "gpt_t.npz"
     output(warm.python(), ROOT / "bench/peers/gpt_gen.py", "T", weights)

@@ -47,7 +47,7 @@ def test_a_packed_check_runs_every_part_on_the_fake_driver(packed):
     done, found = check(packed)
     assert done.returncode == 0 and not found["failed"], done.stdout[-4000:] + done.stderr[-4000:]
     assert found["passed"] > 30 and found["conformance"]["passed"] >= 8
-    assert found["nccl"]["passed"] == 7
+    assert found["nccl"]["passed"] >= 7
     assert found["sanitizer"] == "not installed" or found["sanitizer"]["memcheck"].endswith("0 errors")
     assert all(found["profile"][key] for key in ("h2d", "d2h", "latency", "flops", "membw", "launch", "diskread", "diskwrite", "measured"))
     assert [row["name"] for row in found["models"]] == ["gpt", "llama", "lora"]
