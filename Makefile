@@ -44,9 +44,11 @@ check: build
 STITCHINGS := 1000
 GRAPHS := 1000
 RANK_RUNS := 2000
+KILLS := 40
 check-long: build
 	@env -u SEGUE_SEED $(PYTHON) tools/unit.py --build $(BUILD)
 	@env -u SEGUE_SEED $(PYTHON) -m pytest -q $(shell grep -l "^from sample import" test/python/test_*.py)
+	@SEGUE_KILLS=$(KILLS) $(PYTHON) -m pytest -q test/python/test_distributed.py -k killed
 	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueRandomStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_STITCHINGS=$(STITCHINGS) $(BUILD)/bin/SegueGpuStitchTests --gtest_filter='*RandomStitchTest*'
 	@SEGUE_GRAPHS=$(GRAPHS) $(BUILD)/bin/SegueRandomGraphTests --gtest_filter='*RandomGraphTest*'
