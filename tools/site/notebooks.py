@@ -27,6 +27,7 @@ def run(path: Path, out: Path, limit_s: int = 120) -> None:
     """Runs a notebook in a folder of its own, below `out`, and writes it there with what it has printed. An exception of a cell is one here."""
     import nbclient
     import nbformat
+    from jupyter_client import AsyncKernelManager
 
     notebook = nbformat.read(path, as_version=4)
     place = out / path.stem
@@ -34,7 +35,9 @@ def run(path: Path, out: Path, limit_s: int = 120) -> None:
     # Files of Jupyter and IPython, as those of connections, lie in a folder that goes with the kernel.
     with tempfile.TemporaryDirectory(prefix="nb-") as own:
         os.environ |= {"JUPYTER_RUNTIME_DIR": own, "IPYTHONDIR": own}
-        nbclient.NotebookClient(notebook, timeout=limit_s, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+        # By sockets that are files: ports are open to all users of the machine.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{own}/kernel")
+        nbclient.NotebookClient(notebook, km=kernel, timeout=limit_s, resources={"metadata": {"path": str(place)}}).execute()
     nbformat.write(notebook, out / path.name)
 
 
