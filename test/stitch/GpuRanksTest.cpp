@@ -106,8 +106,8 @@ protected:
     return bits;
   }
 
-  /// Expects the bits of one GPU with every service, of ranks whose collectives `join` makes. They may have `moreBytes` of
-  /// memory for what one GPU has no need of.
+  /// Expects the bits of one GPU with every service, of ranks whose collectives `join` makes. They may have `moreBytes`
+  /// of memory for what one GPU has no need of.
   void expectBitsOfOne(uint64_t moreBytes, const MakeCollectives &join = makeCollectives);
 };
 } // namespace
@@ -144,8 +144,8 @@ void GpuRanks::expectBitsOfOne(uint64_t moreBytes, const MakeCollectives &join) 
 
 TEST_P(GpuRanks, HaveTheBitsOfOneGpu) { expectBitsOfOne(0); }
 
-// The fake NCCL takes 6 MiB for itself, and the stage has some 20 KB. Where a config names no watermark of the ring, it is a
-// part of all memory, whoever has it: so ranks need more than that sum.
+// The fake NCCL takes 6 MiB for itself, and the stage has some 20 KB. Where a config names no watermark of the ring, it is
+// a part of all memory, whoever has it: so ranks need more than that sum.
 TEST_P(GpuRanks, HaveTheBitsOfOneGpuByNccl) {
   fakecuda::reset();
   auto byNccl = [&](DeviceRef device, std::shared_ptr<Transport> transport, const CollectiveOptions &options) {

@@ -36,7 +36,8 @@ MappedMemory::MappedMemory(const Context &context, uint64_t capacityBytes, IsPas
     throw Error(ErrorCode::Unsupported, "the CUDA driver maps memory in chunks of " + std::to_string(granularity) +
                                             " bytes, Segue in chunks of 2 MiB");
   CUdeviceptr base = 0;
-  context_.check(api.reserve(&base, addressBytes_ + capacity_, chunkBytes, 0, 0), "cuMemAddressReserve", ErrorCode::DeviceOom);
+  context_.check(api.reserve(&base, addressBytes_ + capacity_, chunkBytes, 0, 0), "cuMemAddressReserve",
+                 ErrorCode::DeviceOom);
   base_ = reinterpret_cast<std::byte *>(base);
   arena_.emplace(addressBytes_, base);
   forDriver_.emplace(capacity_, base + addressBytes_);

@@ -99,7 +99,8 @@ TEST_P(CollectivesConformance, AValueComesFromOneRank) {
             nothing(3));
 }
 
-// A tensor that was never written is told by whoever reads what comes of it, alone in its message and together with others.
+// A tensor that was never written is told by whoever reads what comes of it, alone in its message and together with
+// others.
 TEST_P(CollectivesConformance, ATensorThatWasNeverWrittenIsToldOnAll) {
   if (!has(2))
     GTEST_SKIP() << "there are fewer devices";

@@ -104,7 +104,8 @@ TEST(Nccl, WhereThereIsNoneRanksAreToldWhatToInstall) {
   auto automatic = [&](DeviceRef device, std::shared_ptr<Transport> transport, const CollectiveOptions &options) {
     int rank = transport->rank();
     auto log = [&said, rank](const std::string &text) { said[size_t(rank)] = text; };
-    return joinRanks(std::move(device), std::move(transport), {.collectives = options, .way = MessageWay::Automatic, .log = log});
+    return joinRanks(std::move(device), std::move(transport),
+                     {.collectives = options, .way = MessageWay::Automatic, .log = log});
   };
   EXPECT_EQ(onRanks(2, gpus,
                     [](Rank &rank) {
