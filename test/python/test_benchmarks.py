@@ -53,6 +53,11 @@ def test_a_training_step_beside_pytorchs_autocast(tmp_path):
     assert re.findall(r"^\| (segue|torch eager) bf16 \|", text, re.M) == ["segue", "torch eager"], text
 
 
+def test_networks_for_images():
+    text = output(warm.python(), ROOT / "bench/images/run.py", "--models=unet", "--peers=segue,eager", "--size=32", "--steps=8", "--rounds=1")
+    assert re.findall(r"^\| unet \| (segue|eager) \|", text, re.M) == ["segue", "eager"], text
+
+
 def test_where_the_steps_of_a_gpt_go(tmp_path):
     weights = tmp_path / "gpt_t.npz"
     output(warm.python(), ROOT / "bench/peers/gpt_gen.py", "T", weights)
