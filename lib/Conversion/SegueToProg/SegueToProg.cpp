@@ -15,6 +15,7 @@
 #include "mlir/IR/AsmState.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "segue/Dialect/Prog/IR/ProgBuffers.h"
+#include "segue/Dialect/Segue/IR/WholeText.h"
 #include "llvm/Support/xxhash.h"
 
 namespace segue {
@@ -31,7 +32,7 @@ static uint64_t hashKernel(func::FuncOp func) {
   llvm::raw_string_ostream os(text);
   os << func.getFunctionType() << func->getDiscardableAttrDictionary();
   for (Operation &op : func.getBody().front())
-    op.print(os, OpPrintingFlags().useLocalScope());
+    op.print(os, wholeText());
   return llvm::xxh3_64bits(text);
 }
 

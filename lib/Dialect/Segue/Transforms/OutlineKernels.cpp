@@ -21,6 +21,7 @@
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/IR/WholeText.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -36,9 +37,7 @@ namespace segue {
 static std::string textOf(Operation *op) {
   std::string text;
   llvm::raw_string_ostream stream(text);
-  OpPrintingFlags flags;
-  flags.printGenericOpForm().useLocalScope();
-  op->print(stream, flags);
+  op->print(stream, wholeText().printGenericOpForm());
   return text;
 }
 
