@@ -29,23 +29,22 @@ static int64_t countOf(Value value) { return cast<RankedTensorType>(value.getTyp
 namespace {
 struct ConstantModel : KernelModel<ConstantModel, ConstantOp> {
   KernelRole getKernelRole(Operation *op) const {
-    auto elements = dyn_cast<DenseElementsAttr>(cast<ConstantOp>(op).getValue());
-    return elements && elements.isSplat() ? KernelRole::Source : KernelRole::Outside;
+    return cast<ConstantOp>(op).getSplat() ? KernelRole::Source : KernelRole::Outside;
   }
   bool getKernelReads(Operation *, IndexSpace &, const IndexExpr &, SmallVectorImpl<KernelRead> &) const {
     return true;
   }
   Value buildElement(Operation *op, KernelBuilder &kernel, const IndexExpr &, size_t) const {
-    auto elements = dyn_cast<DenseElementsAttr>(cast<ConstantOp>(op).getValue());
-    if (!elements || !elements.isSplat()) {
+    Attribute element = cast<ConstantOp>(op).getSplat();
+    if (!element) {
       op->emitOpError("with different elements is not part of a kernel");
       return {};
     }
     OpBuilder &b = kernel.front();
     if (Type type = computeType(elementOf(op->getResult(0))); isa<FloatType>(type))
       return arith::ConstantOp::create(
-          b, kernel.getLoc(), b.getFloatAttr(type, elements.getSplatValue<FloatAttr>().getValueAsDouble()));
-    return arith::ConstantOp::create(b, kernel.getLoc(), cast<TypedAttr>(elements.getSplatValue<Attribute>()));
+          b, kernel.getLoc(), b.getFloatAttr(type, cast<FloatAttr>(element).getValueAsDouble()));
+    return arith::ConstantOp::create(b, kernel.getLoc(), cast<TypedAttr>(element));
   }
 };
 

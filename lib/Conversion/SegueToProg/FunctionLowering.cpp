@@ -71,7 +71,7 @@ FailureOr<prog::ValueAttr> FunctionLowering::describe(Type type, bool isInput, u
   auto tensor = dyn_cast<RankedTensorType>(type);
   MemRefType buffer = tensor ? prog::bufferType(tensor) : MemRefType();
   std::string what = (isInput ? "argument " : "result ") + std::to_string(index);
-  if (!buffer)
+  if (!buffer || !prog::viewBytes(buffer))
     return func.emitError() << what << " of @" << func.getName() << " has type " << type
                             << ", which no program can hold";
   if (auto layout = dyn_cast_if_present<LayoutAttr>(attribute(SegueDialect::kLayoutAttr)))
@@ -171,8 +171,8 @@ Window FunctionLowering::splatWindow(Attribute element, ArrayRef<int64_t> shape)
 /// A splat is one element that all strides repeat.
 Window FunctionLowering::constantWindow(segue::ConstantOp op) {
   RankedTensorType type = op.getType();
-  if (op.getValue().isSplat() && type.getNumElements() > 1)
-    return splatWindow(op.getValue().getSplatValue<Attribute>(), type.getShape());
+  if (Attribute element = op.getSplat(); element && type.getNumElements() > 1)
+    return splatWindow(element, type.getShape());
   return Window::dense(constantBuffer(*elementsToBytes(op.getValue(), /*splat=*/false)), type.getShape(),
                        type.getElementType());
 }
@@ -266,9 +266,9 @@ Window FunctionLowering::denseWindowOf(Value value) {
     return known->second;
   Window dense;
   auto constant = value.getDefiningOp<segue::ConstantOp>();
-  if (constant && constant.getValue().isSplat()) {
+  if (Attribute element = constant ? constant.getSplat() : Attribute()) {
     dense = temporary(window.shape, window.element);
-    fill(dense.buffer, constant.getValue().getSplatValue<Attribute>());
+    fill(dense.buffer, element);
   } else {
     dense = copyToTemporary(window);
   }

@@ -92,8 +92,8 @@ void FunctionLowering::lowerPad(PadOp op) {
 void FunctionLowering::lowerConstantResult(segue::ConstantOp op) {
   Window target = windows[op.getResult()];
   bool coversBuffer = target.isDense() && target.bytes() == prog::viewBytes(cast<MemRefType>(target.buffer.getType()));
-  if (op.getValue().isSplat() && coversBuffer)
-    fill(target.buffer, op.getValue().getSplatValue<Attribute>());
+  if (Attribute element = op.getSplat(); element && coversBuffer)
+    fill(target.buffer, element);
   else
     copy(constantWindow(op), target);
 }

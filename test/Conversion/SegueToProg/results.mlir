@@ -320,3 +320,15 @@ module {
     return %1, %2 : tensor<4xf32>, tensor<4xf32>
   }
 }
+
+// -----
+
+// One element from a resource, which MLIR counts among the splats, is copied as any other.
+// CHECK-LABEL: prog.program @resource
+// CHECK: %[[C:.*]] = prog.constant @segment0 offset 0 : memref<4xi8>
+// CHECK: prog.view %[[C]]
+func.func @resource() -> tensor<1xf32> {
+  %0 = segue.constant dense_resource<one> : tensor<1xf32>
+  return %0 : tensor<1xf32>
+}
+{-# dialect_resources: { builtin: { one: "0x040000000000803F" } } #-}

@@ -1055,3 +1055,45 @@ func.func @dot_gelu_c5(%a: tensor<3x4xf32>, %w: tensor<4x8xf32>, %b: tensor<4xf3
   %0 = segue.dot_gelu %a, %w bias %b : tensor<4xf32> : tensor<3x4xf32>, tensor<4x8xf32> -> tensor<3x8xf32>
   return
 }
+
+// -----
+
+// Sizes that wrap are no sizes: this result has as many elements as an empty tensor, modulo 2^64.
+func.func @storable_operands(%x: tensor<4611686018427387904x4xf32>) {
+  // expected-error @below {{'segue.reshape' op operand #0 has type 'tensor<4611686018427387904x4xf32>', whose size in bytes is not a number of 62 bits}}
+  %0 = segue.reshape %x : tensor<4611686018427387904x4xf32> -> tensor<0xf32>
+  return
+}
+
+// -----
+
+func.func @storable_results(%x: tensor<f64>) {
+  // expected-error @below {{'segue.broadcast' op result #0 has type 'tensor<1152921504606846976xf64>', whose size in bytes is not a number of 62 bits}}
+  %0 = segue.broadcast %x dims [] : tensor<f64> -> tensor<1152921504606846976xf64>
+  return
+}
+
+// -----
+
+func.func @pad_wraps(%x: tensor<6xf32>) {
+  // expected-error @below {{'segue.pad' op pads dimension 0 to an extent that is not a number of 63 bits}}
+  %0 = segue.pad %x low [9223372036854775807] high [9223372036854775807] interior [0] value 0.0 : f32 : tensor<6xf32> -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @pad_interior_wraps(%x: tensor<5xf32>) {
+  // expected-error @below {{'segue.pad' op pads dimension 0 to an extent that is not a number of 63 bits}}
+  %0 = segue.pad %x low [0] high [0] interior [4611686018427387904] value 0.0 : f32 : tensor<5xf32> -> tensor<5xf32>
+  return
+}
+
+// -----
+
+func.func @constant_c1() {
+  // expected-error @below {{'segue.constant' op has a resource of 4 bytes, but 'tensor<4xf32>' has 16}}
+  %0 = segue.constant dense_resource<short> : tensor<4xf32>
+  return
+}
+{-# dialect_resources: { builtin: { short: "0x040000000000803F" } } #-}

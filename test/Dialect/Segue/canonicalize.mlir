@@ -524,3 +524,15 @@ func.func @keeps_lossy_pair(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %1 = segue.to_layout %0 : tensor<4x8xf32, #segue.layout<storage = int8_row>> -> tensor<4x8xf32>
   return %1 : tensor<4x8xf32>
 }
+
+// The product of two steps wraps where one index alone is taken: it is no step then.
+// CHECK-LABEL: func.func @steps_that_wrap
+// CHECK: segue.constant dense<> : tensor<0x4xf32>
+// CHECK: segue.slice %arg0 [0, 0] to [1, 2] by [1, 1] : tensor<4x4xf32> -> tensor<1x2xf32>
+func.func @steps_that_wrap(%x: tensor<4x4xf32>) -> (tensor<1x2xf32>, tensor<0x4xf32>) {
+  %0 = segue.slice %x [0, 0] to [4, 4] by [4611686018427387904, 1] : tensor<4x4xf32> -> tensor<1x4xf32>
+  %1 = segue.slice %0 [0, 0] to [1, 2] by [4, 1] : tensor<1x4xf32> -> tensor<1x2xf32>
+  %2 = segue.slice %x [1, 0] to [4, 4] by [2, 1] : tensor<4x4xf32> -> tensor<2x4xf32>
+  %3 = segue.slice %2 [2, 0] to [2, 4] by [9223372036854775807, 1] : tensor<2x4xf32> -> tensor<0x4xf32>
+  return %1, %3 : tensor<1x2xf32>, tensor<0x4xf32>
+}

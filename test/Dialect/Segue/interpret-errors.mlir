@@ -88,3 +88,25 @@ func.func @main(%i: index) {
 // expected-error @below {{has no function `main` to interpret}}
 module {
 }
+
+// -----
+
+// expected-error @below {{cannot be interpreted: 'tensor<1099511627776xf32>' has more elements than 268435456}}
+func.func @main(%x: tensor<1099511627776xf32>) { return }
+
+// -----
+
+func.func @main(%x: tensor<f32>) {
+  // expected-error @below {{cannot be interpreted: 'tensor<1099511627776xf32>' has more elements than 268435456}}
+  %0 = segue.broadcast %x dims [] : tensor<f32> -> tensor<1099511627776xf32>
+  return
+}
+
+// -----
+
+// Text may leave out the bytes of a resource; who reads them says so.
+func.func @main() {
+  // expected-error @below {{'segue.constant' op has a resource of 0 bytes for 'tensor<4xf32>'}}
+  %0 = segue.constant dense_resource<left_out> : tensor<4xf32>
+  return
+}

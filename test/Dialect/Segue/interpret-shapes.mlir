@@ -121,3 +121,14 @@ func.func @structure() {
   check.expect_eq %1#1, %0 : tensor<2xf32>
   return
 }
+
+// A resource has a byte for each truth value, as memory has.
+func.func @resources() {
+  %0 = segue.constant dense_resource<truth> : tensor<9xi1>
+  %1 = segue.cast %0 : tensor<9xi1> -> tensor<9xi32>
+  check.expect_close_const %1, dense<[1, 0, 0, 1, 1, 1, 0, 0, 1]> : tensor<9xi32>
+  %2 = segue.constant dense_resource<half> : tensor<2xf16>
+  check.expect_close_const %2, dense<[1.0, -2.0]> : tensor<2xf16>
+  return
+}
+{-# dialect_resources: { builtin: { truth: "0x01000000010000010101000001", half: "0x02000000003C00C0" } } #-}

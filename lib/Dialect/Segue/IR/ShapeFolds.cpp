@@ -81,7 +81,8 @@ OpFoldResult BroadcastOp::fold(FoldAdaptor adaptor) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// The indices that a slice takes from one dimension: `first`, `first + step`, ..., `last`.
+/// The indices that a slice takes from one dimension: `first`, `first + step`, ..., `last`. Of no index `last` is
+/// before `first`, and with fewer than two the step is 1: a step may be as large as any number, and their product wrap.
 struct Range {
   int64_t first, last, step;
 };
@@ -90,7 +91,7 @@ struct Range {
 static SmallVector<Range> rangesOf(SliceOp op) {
   SmallVector<Range> ranges;
   for (auto [start, step, extent] : llvm::zip_equal(op.getStarts(), op.getSteps(), op.getType().getShape()))
-    ranges.push_back({start, start + (extent - 1) * step, step});
+    ranges.push_back({start, start + (extent - 1) * (extent > 1 ? step : 1), extent > 1 ? step : 1});
   return ranges;
 }
 
@@ -106,8 +107,11 @@ static OpFoldResult retarget(SliceOp op, Value input, ArrayRef<Range> ranges) {
 /// A slice of a slice takes from the first operand.
 static OpFoldResult foldSliceOfSlice(SliceOp op, SliceOp inner) {
   SmallVector<Range> ranges = rangesOf(op);
-  for (auto [range, start, step] : llvm::zip_equal(ranges, inner.getStarts(), inner.getSteps()))
-    range = {start + range.first * step, start + range.last * step, range.step * step};
+  for (auto [range, start, step] : llvm::zip_equal(ranges, inner.getStarts(), inner.getSteps())) {
+    bool isEmpty = range.last < range.first, isOne = range.last == range.first;
+    range = isEmpty ? Range{start, start - 1, 1}
+                    : Range{start + range.first * step, start + range.last * step, isOne ? 1 : range.step * step};
+  }
   return retarget(op, inner.getInput(), ranges);
 }
 

@@ -6,9 +6,29 @@
 //===----------------------------------------------------------------------===//
 
 #include "Checks.h"
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
+#include "llvm/Support/CheckedArithmetic.h"
 
 using namespace mlir;
 using namespace segue;
+
+Attribute segue::ConstantOp::getSplat() {
+  auto elements = dyn_cast<DenseElementsAttr>(getValue());
+  return elements && elements.isSplat() ? elements.getSplatValue<Attribute>() : Attribute();
+}
+
+LogicalResult segue::ConstantOp::verify() {
+  auto resource = dyn_cast<DenseResourceElementsAttr>(getValue());
+  AsmResourceBlob *blob = resource ? resource.getRawHandle().getBlob() : nullptr;
+  if (!blob || !isStorable(getType()))
+    return success();
+  uint64_t needed = getType().getNumElements() * *elementBytes(getType().getElementType());
+  if (blob->getData().size() != needed) // C1
+    return emitOpError() << "has a resource of " << blob->getData().size() << " bytes, but " << getType() << " has "
+                         << needed;
+  return success();
+}
 
 LogicalResult IotaOp::verify() { return checks::dimension(*this, getDim(), {"result", getResult()}); } // C1
 
@@ -84,7 +104,13 @@ LogicalResult PadOp::verify() {
     if (low < 0 || high < 0 || interior < 0)
       return emitOpError() << "has a negative padding in dimension " << k << ": low " << low << ", high " << high
                            << ", interior " << interior;
-    shape.push_back(low + extent + std::max<int64_t>(extent - 1, 0) * interior + high);
+    auto sum = llvm::checkedMulAdd<int64_t>(std::max<int64_t>(extent - 1, 0), interior, extent);
+    sum = sum ? llvm::checkedAdd(*sum, low) : std::nullopt;
+    sum = sum ? llvm::checkedAdd(*sum, high) : std::nullopt;
+    if (!sum)
+      return emitOpError() << "pads dimension " << k << " to an extent that is not a number of 63 bits: low " << low
+                           << ", high " << high << ", interior " << interior;
+    shape.push_back(*sum);
   }
   if (failed(checks::shape(*this, {"result", getResult()}, shape, "the padded shape of `input`")) || // C2
       failed(checks::sameElement(*this, {"result", getResult()}, input)))

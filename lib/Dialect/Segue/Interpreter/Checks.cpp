@@ -30,8 +30,10 @@ static LogicalResult evaluateExpectClose(check::ExpectCloseOp op, const Frame &i
 }
 
 static LogicalResult evaluateExpectCloseConst(check::ExpectCloseConstOp op, const Frame &in, Results) {
-  return expectClose(op, in[op.getActual()], HostTensor::fromAttr(op.getExpected()), op.getAtol().convertToDouble(),
-                     op.getRtol().convertToDouble());
+  FailureOr<HostTensor> expected = constantOf(op, op.getExpected());
+  if (failed(expected))
+    return failure();
+  return expectClose(op, in[op.getActual()], *expected, op.getAtol().convertToDouble(), op.getRtol().convertToDouble());
 }
 
 void interpreter::addChecks(EvaluatorTable &table) {

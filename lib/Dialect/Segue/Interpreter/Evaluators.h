@@ -73,6 +73,12 @@ int64_t positionOf(llvm::ArrayRef<int64_t> shape, llvm::ArrayRef<int64_t> index)
 /// types are equal.
 void copyElement(HostTensor &target, int64_t to, const HostTensor &source, int64_t from);
 
+/// Returns the elements of a constant of `op`; an error if it is a resource that lacks them.
+mlir::FailureOr<HostTensor> constantOf(mlir::Operation *op, mlir::ElementsAttr attr);
+
+/// Verifies that a tensor of `type` is not too large to be interpreted; `op` is who has it.
+llvm::LogicalResult verifySize(mlir::Operation *op, mlir::Type type);
+
 /// Returns gelu tanh of x.
 double geluTanh(double x);
 

@@ -46,7 +46,7 @@ HostTensor segue::fromBytes(RankedTensorType type, const char *bytes) {
       value.convert(llvm::APFloat::IEEEdouble(), llvm::APFloat::rmNearestTiesToEven, &inexact);
       tensor.floats[at] = value.convertToDouble();
     } else {
-      tensor.ints[at] = element.isInteger(1) ? raw : llvm::SignExtend64(raw, element.getIntOrFloatBitWidth());
+      tensor.ints[at] = element.isInteger(1) ? raw != 0 : llvm::SignExtend64(raw, element.getIntOrFloatBitWidth());
     }
   }
   return tensor;

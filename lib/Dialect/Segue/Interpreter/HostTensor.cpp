@@ -8,6 +8,8 @@
 #include "Evaluators.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
+#include "segue/Dialect/Segue/IR/StorableTypes.h"
+#include "segue/Dialect/Segue/Interpreter/HostBytes.h"
 
 #include "llvm/Support/Format.h"
 #include "llvm/Support/InterleavedRange.h"
@@ -24,6 +26,24 @@ static int64_t wrap(Type type, int64_t value) {
   if (width == 1)
     return value & 1;
   return llvm::SignExtend64(static_cast<uint64_t>(value), width);
+}
+
+FailureOr<HostTensor> interpreter::constantOf(Operation *op, ElementsAttr attr) {
+  auto type = cast<RankedTensorType>(attr.getType());
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(attr))
+    if (resource.getData().size() != type.getNumElements() * bytesOfElement(type.getElementType()))
+      return op->emitOpError() << "has a resource of " << resource.getData().size() << " bytes for " << type;
+  return HostTensor::fromAttr(attr);
+}
+
+LogicalResult interpreter::verifySize(Operation *op, Type type) {
+  // Elements are kept in 8 bytes each, and an allocation that fails ends the process.
+  constexpr int64_t mostElements = int64_t(1) << 28;
+  auto tensor = cast<RankedTensorType>(type);
+  if (isStorable(type) && tensor.getNumElements() <= mostElements)
+    return success();
+  return op->emitError() << "cannot be interpreted: " << type << " has more elements than " << mostElements
+                         << ", the most of a value";
 }
 
 double segue::roundTo(Type type, double value) {
@@ -55,9 +75,9 @@ HostTensor HostTensor::filled(RankedTensorType type, double value) {
 }
 
 HostTensor HostTensor::fromAttr(ElementsAttr attr) {
-  HostTensor tensor = zeros(cast<RankedTensorType>(attr.getType()));
   if (auto resource = dyn_cast<DenseResourceElementsAttr>(attr))
-    attr = DenseElementsAttr::getFromRawBuffer(attr.getShapedType(), resource.getData());
+    return fromBytes(cast<RankedTensorType>(attr.getType()), resource.getData().data());
+  HostTensor tensor = zeros(cast<RankedTensorType>(attr.getType()));
   if (tensor.isFloat()) {
     for (auto [i, value] : llvm::enumerate(attr.getValues<APFloat>())) {
       APFloat wide = value;

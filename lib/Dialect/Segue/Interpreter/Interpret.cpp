@@ -23,6 +23,8 @@ FailureOr<SmallVector<HostTensor>> segue::interpreter::randomArguments(func::Fun
     auto tensor = dyn_cast<RankedTensorType>(type);
     if (!tensor || !tensor.hasStaticShape() || !tensor.getElementType().isIntOrFloat())
       return function.emitError() << "argument " << i << " is " << type << "; only static tensors can be filled";
+    if (failed(verifySize(function, type)))
+      return failure();
     arguments.push_back(HostTensor::random(tensor, (seed << 16) + i));
   }
   return arguments;

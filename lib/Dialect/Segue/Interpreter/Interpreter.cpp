@@ -126,8 +126,11 @@ FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame 
     return op.emitError("cannot be interpreted: the reference interpreter knows the value ops of `segue`, `check`, "
                         "`func.call` and `func.return`");
   SmallVector<HostTensor> results;
-  for (Type type : op.getResultTypes())
+  for (Type type : op.getResultTypes()) {
+    if (failed(verifySize(&op, type)))
+      return failure();
     results.push_back(HostTensor::filled(cast<RankedTensorType>(type)));
+  }
   if (failed((*evaluator)(&op, frame, results)))
     return failure();
   for (HostTensor &result : results) {

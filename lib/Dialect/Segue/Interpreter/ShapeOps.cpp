@@ -16,8 +16,10 @@ using namespace segue::interpreter;
 //===----------------------------------------------------------------------===//
 
 static LogicalResult evaluateConstant(ConstantOp op, const Frame &, Results out) {
-  out[0] = HostTensor::fromAttr(op.getValue());
-  return success();
+  FailureOr<HostTensor> elements = constantOf(op, op.getValue());
+  if (succeeded(elements))
+    out[0] = std::move(*elements);
+  return elements;
 }
 
 static LogicalResult evaluateIota(IotaOp op, const Frame &, Results out) {

@@ -54,6 +54,8 @@ static void stripConstant(ConstantOp op) {
     op.setValueAttr(dense.reshape(type));
   else if (auto resource = dyn_cast<DenseResourceElementsAttr>(op.getValue()))
     op.setValueAttr(DenseResourceElementsAttr::get(type, resource.getRawHandle()));
+  else if (auto sparse = dyn_cast<SparseElementsAttr>(op.getValue()))
+    op.setValueAttr(SparseElementsAttr::get(type, sparse.getIndices(), sparse.getValues()));
 }
 
 /// Takes the layouts out of the types of a function. A `to_layout` is then a

@@ -24,6 +24,7 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "segue/Dialect/Segue/IR/OpAnswers.h"
+#include "segue/Dialect/Segue/IR/StorableTypes.h"
 
 #include <optional>
 

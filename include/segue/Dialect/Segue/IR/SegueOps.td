@@ -169,11 +169,19 @@ def Segue_CastOp : Segue_Op<"cast", [Pure, SameOperandsAndResultShape]> {
 def Segue_ConstantOp : Segue_Op<"constant", [Pure, ConstantLike, AllTypesMatch<["value", "result"]>]> {
   let summary = "is a value known when compiling";
   let description = [{
+    (C1) a resource has the bytes of all elements, one for each i1, or none at
+    all, as in text that leaves them out to be read.
+
     Example: `%c = segue.constant dense<1.0> : tensor<4xf32>`
   }];
   let arguments = (ins ElementsAttr:$value);
   let results = (outs Segue_Tensor:$result);
   let assemblyFormat = "attr-dict $value";
+  let extraClassDeclaration = [{
+    /// Returns the element that all others equal, or null where that is not known, as of a resource.
+    ::mlir::Attribute getSplat();
+  }];
+  let hasVerifier = 1;
   let builders = [
     // A splat of `value`, converted to the element type of `type`.
     OpBuilder<(ins "::mlir::RankedTensorType":$type, "double":$value)>];

@@ -47,7 +47,10 @@ def Segue_F32Scalar : 0DTensorOf<[F32]>,
 def Segue_I64Scalar : 0DTensorOf<[I64]>,
     BuildableType<"::mlir::RankedTensorType::get({}, $_builder.getI64Type())">;
 
+// Sizes and counts of elements are computed without a look at overflow behind this: see StorableTypes.h.
+def Segue_StorableTypes : NativeOpTrait<"StorableTypes"> { let cppNamespace = "::segue"; }
+
 class Segue_Op<string mnemonic, list<Trait> traits = []>
-    : Op<Segue_Dialect, mnemonic, traits>;
+    : Op<Segue_Dialect, mnemonic, !listconcat([Segue_StorableTypes], traits)>;
 
 #endif // SEGUE_DIALECT_SEGUE_IR_SEGUETYPES_TD
