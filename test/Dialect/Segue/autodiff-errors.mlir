@@ -63,3 +63,37 @@ func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role
 }
 // expected-error @+1 {{`segue-autodiff` makes `@backward`, but the module has one}}
 func.func @backward() { return }
+
+// -----
+
+// What reads a value within a region of another op is not found in the block of the function.
+func.func @forward(%x: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<parameter>}, %c: i1 {segue.name = "c"})
+    -> (tensor<4xf32> {segue.name = "y", segue.role = #segue.role<output>}) {
+  // expected-error @below {{'scf.if' op has regions, which `segue-autodiff` does not look into; write the body of `@forward` without them}}
+  %0 = scf.if %c -> tensor<4xf32> {
+    %1 = segue.exp %x : tensor<4xf32>
+    scf.yield %1 : tensor<4xf32>
+  } else {
+    scf.yield %x : tensor<4xf32>
+  }
+  %2 = segue.mul %0, %x : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}
+
+// -----
+
+// expected-error @below {{argument 0 of `@forward` wants a gradient, but 'tensor<?xf32>' is no tensor that a program holds}}
+func.func @forward(%x: tensor<?xf32> {segue.name = "x"}) -> (tensor<f32> {segue.name = "y"}) {
+  %0 = segue.constant dense<1.0> : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+// expected-error @below {{`segue-autodiff` would call two results of `@forward` "saved.0"; call the value of `@forward` that has this name otherwise}}
+func.func @forward(%x: tensor<4xf32> {segue.name = "x", segue.role = #segue.role<parameter>})
+    -> (tensor<4xf32> {segue.name = "saved.0", segue.role = #segue.role<output>}) {
+  %0 = segue.tanh %x : tensor<4xf32>
+  %1 = segue.tanh %0 : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}

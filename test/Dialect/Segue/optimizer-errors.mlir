@@ -70,3 +70,26 @@ func.func @backward() -> (tensor<4xf64> {segue.name = "grad.w", segue.role = #se
   %g = segue.constant dense<1.0> : tensor<4xf64>
   return %g : tensor<4xf64>
 }
+
+// -----
+
+func.func @forward(%w: tensor<4xi64> {segue.name = "w", segue.role = #segue.role<parameter>}) { return }
+// expected-error @+1 {{result 0 of `@backward` is the gradient of "w", which holds 'i64'; only parameters of floats are trained}}
+func.func @backward() -> (tensor<4xi64> {segue.name = "grad.w", segue.role = #segue.role<gradient>, segue.of = "w"}) {
+  %g = segue.constant dense<1> : tensor<4xi64>
+  return %g : tensor<4xi64>
+}
+
+// -----
+
+// The state "m" of "w" has the name of a parameter.
+// expected-error @below {{`segue-optimizer` would call two arguments of `@optimizer` "m.w"; call the value of `@forward` that has this name otherwise}}
+module {
+func.func @forward(%w: tensor<4xf32> {segue.name = "w", segue.role = #segue.role<parameter>},
+                   %m: tensor<4xf32> {segue.name = "m.w", segue.role = #segue.role<parameter>}) { return }
+func.func @backward() -> (tensor<4xf32> {segue.name = "grad.w", segue.role = #segue.role<gradient>, segue.of = "w"},
+                          tensor<4xf32> {segue.name = "grad.m.w", segue.role = #segue.role<gradient>, segue.of = "m.w"}) {
+  %g = segue.constant dense<1.0> : tensor<4xf32>
+  return %g, %g : tensor<4xf32>, tensor<4xf32>
+}
+}

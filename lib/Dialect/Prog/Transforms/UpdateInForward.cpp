@@ -294,6 +294,17 @@ struct UpdateInForward : segue::prog::impl::ProgUpdateInForwardBase<UpdateInForw
     ProgramOp forward = require(SegueDialect::kForward), optimizer = require(SegueDialect::kOptimizer);
     if (!forward || !optimizer)
       return signalPassFailure();
+    if (Operation *other = module.lookupSymbol(SegueDialect::kForwardUpdating)) {
+      other->emitError() << "`prog-update-in-forward` makes `@" << SegueDialect::kForwardUpdating
+                         << "`, but the module has one";
+      return signalPassFailure();
+    }
+    auto phases = forward.getBlock().getOps<PhaseOp>();
+    if (phases.empty() || (*phases.begin()).getBlock().empty()) {
+      forward.emitError() << "`prog-update-in-forward` puts updates before the commands of the phase of `@forward`, "
+                             "which has none";
+      return signalPassFailure();
+    }
     // A parameter that the two want in different layouts is copied between them, which no program does.
     for (unsigned i = 0; i < optimizer.getNumInputs(); ++i)
       for (unsigned j = 0; j < forward.getNumInputs(); ++j)

@@ -27,6 +27,7 @@ struct Place {
   Attribute getOf(unsigned i, StringRef name) const {
     return isResult ? function.getResultAttr(i, name) : function.getArgAttr(i, name);
   }
+  unsigned count() const { return isResult ? function.getNumResults() : function.getNumArguments(); }
   Type type() const { return isResult ? function.getResultTypes()[index] : function.getArgumentTypes()[index]; }
   InFlightDiagnostic error() const {
     return function.emitOpError() << (isResult ? "result " : "argument ") << index << " ";
@@ -38,10 +39,17 @@ static LogicalResult verifyName(const Place &place, Attribute value) {
   auto name = dyn_cast<StringAttr>(value);
   if (!name || name.getValue().empty())
     return place.error() << "has `segue.name` = " << value << ", which must be a string that is not empty";
+  // The first place that has a name looks at all others: thousands of values may be saved.
   for (unsigned before = 0; before < place.index; ++before)
-    if (place.getOf(before, SegueDialect::kNameAttr) == value)
-      return place.error() << "has the name " << value << ", as " << (place.isResult ? "result " : "argument ")
-                           << before << " has; names are unique";
+    if (place.getOf(before, SegueDialect::kNameAttr))
+      return success();
+  llvm::DenseMap<Attribute, unsigned> named;
+  for (unsigned index = place.index, count = place.count(); index < count; ++index)
+    if (Attribute other = place.getOf(index, SegueDialect::kNameAttr))
+      if (auto [known, isNew] = named.try_emplace(other, index); !isNew)
+        return Place{place.function, index, place.isResult}.error()
+               << "has the name " << other << ", as " << (place.isResult ? "result " : "argument ") << known->second
+               << " has; names are unique";
   return success();
 }
 

@@ -293,6 +293,11 @@ struct Autodiff : segue::impl::SegueAutodiffBase<Autodiff> {
                                   << argumentName(*forward, wanted.front().getArgNumber())
                                   << "\" can get no gradient; make it `frozen` or return a float";
 
+    for (BlockArgument argument : wanted)
+      if (!isStorable(argument.getType()))
+        return forward->emitError() << "argument " << argument.getArgNumber() << " of `@forward` wants a gradient, but "
+                                    << argument.getType() << " is no tensor that a program holds";
+
     func::FuncOp inference = forward->clone();
     inference.setName(kInference);
     Activity activity(*forward, wanted);
@@ -313,7 +318,8 @@ struct Autodiff : segue::impl::SegueAutodiffBase<Autodiff> {
     valuesSaved += separation.saved.size();
     for (Value value : separation.saved)
       bytesSaved += tensorBytes(value.getType());
-    return success();
+    return failure(failed(requireDistinctNames(*forward, getArgument())) ||
+                   failed(requireDistinctNames(backward, getArgument())));
   }
 };
 } // namespace

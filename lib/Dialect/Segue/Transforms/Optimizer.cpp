@@ -63,11 +63,12 @@ public:
     results.push_back(value);
   }
 
-  void finish() {
+  LogicalResult finish(StringRef pass) {
     func::ReturnOp::create(builder, function.getLoc(), results);
     function.setType(builder.getFunctionType(body->getArgumentTypes(), TypeRange(ValueRange(results))));
     function.setAllArgAttrs(argumentAttrs);
     function.setAllResultAttrs(resultAttrs);
+    return requireDistinctNames(function, pass);
   }
 
   OpBuilder builder;
@@ -97,7 +98,11 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
       return backward.emitError() << "result " << index << " of `@backward` is the gradient of \"" << of.getValue()
                                   << "\" and has type " << backward.getResultTypes()[index]
                                   << ", but the parameter has " << argument.getType();
-    if (cast<RankedTensorType>(argument.getType()).getElementType().isF64())
+    Type element = cast<RankedTensorType>(argument.getType()).getElementType();
+    if (!isa<FloatType>(element))
+      return backward.emitError() << "result " << index << " of `@backward` is the gradient of \"" << of.getValue()
+                                  << "\", which holds " << element << "; only parameters of floats are trained";
+    if (element.isF64())
       return backward.emitError() << "parameter \"" << of.getValue()
                                   << "\" is f64, but learning rates and states of optimizers are f32; train it with "
                                      "torch.optim, or convert the module by float()";
@@ -113,7 +118,7 @@ static FailureOr<SmallVector<TrainedParameter>> findTrainedParameters(func::Func
 
 /// The sums of squares of gradients, together first, for whoever has all of them, if there are several; then each by
 /// itself, of which a rank takes those of its own gradients.
-static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters) {
+static LogicalResult writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters, StringRef pass) {
   FunctionWriter writer(module, SegueDialect::kGradNorm);
   OpBuilder &b = writer.builder;
   SmallVector<Value> gradients;
@@ -136,7 +141,7 @@ static void writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> parameters
     writer.addResult(joinVectors(b, module.getLoc(), sums), kGradSquares, Role::Output);
   for (auto [parameter, sum] : llvm::zip_equal(parameters, sums))
     writer.addResult(sum, (kGradSquares + "." + parameter.name).str(), Role::Output);
-  writer.finish();
+  return writer.finish(pass);
 }
 
 namespace {
@@ -176,13 +181,12 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
                << "\", optimizer=AdamW()))";
       specs.push_back(std::move(*own));
     }
-    writeOptimizer(module, *spec, specs, *parameters);
-    writeGradNorm(module, *parameters);
-    return success();
+    return failure(failed(writeOptimizer(module, *spec, specs, *parameters)) ||
+                   failed(writeGradNorm(module, *parameters, getArgument())));
   }
 
   /// `specs`: by parameter; `spec`: that of the pass, which decides of what all have in common.
-  void writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<OptimizerSpec> specs,
+  LogicalResult writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<OptimizerSpec> specs,
                       ArrayRef<TrainedParameter> trained) {
     FunctionWriter writer(module, SegueDialect::kOptimizer);
     Type f32 = writer.builder.getF32Type();
@@ -231,7 +235,7 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
         writer.addResult(result, part.first + "." + parameter.name.str(), Role::State, parameter.name, old);
     }
     writer.builder.setListener(nullptr);
-    writer.finish();
+    return writer.finish(getArgument());
   }
 
   /// Names and types of the tensors that states are kept in: codes and scales of one that has codes.

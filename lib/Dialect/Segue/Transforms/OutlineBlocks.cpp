@@ -39,12 +39,24 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
     if (failed(forward) || failed(requireNames(*forward)))
       return signalPassFailure();
     SmallVector<Segment> pieces = cut(*forward);
+    for (unsigned number = 0; number < pieces.size(); ++number)
+      if (Operation *other = getOperation().lookupSymbol(nameOf(number))) {
+        other->emitError() << "`" << getArgument() << "` makes `@" << nameOf(number) << "`, but the module has one";
+        return signalPassFailure();
+      }
     nameValues(*forward, pieces);
     Operation *last = *forward;
-    for (auto [number, piece] : llvm::enumerate(pieces))
-      last = outline(*forward, piece, number, last);
+    for (auto [number, piece] : llvm::enumerate(pieces)) {
+      func::FuncOp made = outline(*forward, piece, number, last);
+      // Pieces hand values to each other by their names.
+      if (failed(requireDistinctNames(made, getArgument())))
+        return signalPassFailure();
+      last = made;
+    }
     segments += pieces.size();
   }
+
+  static std::string nameOf(unsigned number) { return "segment." + std::to_string(number); }
 
   SmallVector<Segment> cut(func::FuncOp forward) {
     SmallVector<Segment> pieces;
@@ -85,7 +97,7 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
         names.try_emplace(value, "value." + std::to_string(number++));
   }
 
-  Operation *outline(func::FuncOp forward, const Segment &piece, unsigned number, Operation *after) {
+  func::FuncOp outline(func::FuncOp forward, const Segment &piece, unsigned number, Operation *after) {
     OpBuilder builder(&getContext());
     builder.setInsertionPointAfter(after);
     SmallVector<Type> inputs, outputs;
@@ -93,7 +105,7 @@ struct OutlineBlocks : segue::impl::SegueOutlineBlocksBase<OutlineBlocks> {
       inputs.push_back(value.getType());
     for (Value value : piece.outputs)
       outputs.push_back(value.getType());
-    auto function = func::FuncOp::create(builder, forward.getLoc(), "segment." + std::to_string(number),
+    auto function = func::FuncOp::create(builder, forward.getLoc(), nameOf(number),
                                          builder.getFunctionType(inputs, outputs));
     Block *body = function.addEntryBlock();
     IRMapping mapping;

@@ -203,7 +203,12 @@ struct RecomputePrograms : segue::impl::SegueRecomputeProgramsBase<RecomputeProg
              << (reason ? ", left out: " : "") << (reason ? reason : "");
       if (reason)
         continue;
-      slicer.make(target, builder, (SegueDialect::kRecomputePrefix + Twine(number++)).str());
+      std::string name = (SegueDialect::kRecomputePrefix + Twine(number++)).str();
+      if (Operation *other = module.lookupSymbol(name)) {
+        other->emitError() << "`" << getArgument() << "` makes `@" << name << "`, but the module has one";
+        return signalPassFailure();
+      }
+      slicer.make(target, builder, name);
       ++functions;
       bytesRecomputable += bytes;
     }

@@ -49,6 +49,11 @@ FailureOr<func::FuncOp> segue::requireFunction(ModuleOp module, StringRef name, 
   if (!function.getBody().hasOneBlock())
     return function.emitError() << "`" << pass << "` needs a body of one block, but `@" << name << "` has "
                                 << function.getBody().getBlocks().size();
+  // Readers of a value are looked for in the block of the function alone.
+  for (Operation &op : function.getBody().front())
+    if (op.getNumRegions() && !op.hasTrait<OpTrait::IsIsolatedFromAbove>())
+      return op.emitOpError() << "has regions, which `" << pass << "` does not look into; write the body of `@" << name
+                              << "` without them";
   return function;
 }
 
@@ -73,6 +78,19 @@ LogicalResult segue::requireNames(func::FuncOp function) {
     return failure();
   return ::requireNames(function, function.getNumResults(), "result",
                         [&](unsigned index) { return resultName(function, index); });
+}
+
+LogicalResult segue::requireDistinctNames(func::FuncOp made, StringRef pass) {
+  auto check = [&](unsigned count, StringRef kind, function_ref<StringRef(unsigned)> nameOf) -> LogicalResult {
+    llvm::StringSet<> seen;
+    for (unsigned index = 0; index < count; ++index)
+      if (StringRef name = nameOf(index); !name.empty() && !seen.insert(name).second)
+        return made.emitError() << "`" << pass << "` would call two " << kind << "s of `@" << made.getName() << "` \""
+                                << name << "\"; call the value of `@forward` that has this name otherwise";
+    return success();
+  };
+  return failure(failed(check(made.getNumArguments(), "argument", [&](unsigned i) { return argumentName(made, i); })) ||
+                 failed(check(made.getNumResults(), "result", [&](unsigned i) { return resultName(made, i); })));
 }
 
 Attribute segue::blockOfFirstUser(BlockArgument argument) {

@@ -51,6 +51,10 @@ mlir::Attribute blockOfFirstUser(mlir::BlockArgument argument);
 /// Fails if an argument or result has no name, or the name of another.
 mlir::LogicalResult requireNames(mlir::func::FuncOp function);
 
+/// Fails if two arguments or two results of `made`, which `pass` has written, have one name: a name that the pass
+/// gives, such as "saved.0", is that of a value of @forward, too.
+mlir::LogicalResult requireDistinctNames(mlir::func::FuncOp made, llvm::StringRef pass);
+
 /// Returns the bytes of a dense tensor; an i1 takes one.
 int64_t tensorBytes(mlir::Type type);
 bool isFloatTensor(mlir::Type type);

@@ -19,6 +19,7 @@
 #include "mlir/IR/IRMapping.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/StringSet.h"
 
 namespace segue {
 #define GEN_PASS_DEF_SEGUEUPDATEINBACKWARD
@@ -49,6 +50,40 @@ public:
         gradients[of.getValue()] = index;
   }
 
+  /// Verifies that `optimizer` takes parameters, scalars, gradients that @backward gives, and states, and overwrites
+  /// nothing that goes away.
+  LogicalResult check(func::FuncOp optimizer) const {
+    auto refuse = [&](StringRef what, unsigned index, StringRef name) {
+      return optimizer.emitError() << what << " " << index << " of `@optimizer`, \"" << name << "\", ";
+    };
+    llvm::StringSet<> taken;
+    for (BlockArgument argument : optimizer.getArguments()) {
+      unsigned index = argument.getArgNumber();
+      Role role = argumentRole(optimizer, index);
+      StringRef name = argumentName(optimizer, index);
+      if (!llvm::is_contained({Role::Parameter, Role::Hyper, Role::Gradient, Role::State}, role))
+        return refuse("argument", index, name) << "has role `" << stringifyRole(role)
+                                               << "`; an optimizer takes parameters, gradients, states and hyper alone";
+      auto of = optimizer.getArgAttrOfType<StringAttr>(index, SegueDialect::kOfAttr);
+      if (!of && (role == Role::Gradient || role == Role::State))
+        return refuse("argument", index, name) << "has no `segue.of`, which names its parameter";
+      if (role != Role::Gradient)
+        continue;
+      auto gradient = gradients.find(of.getValue());
+      if (gradient == gradients.end() || terminator->getOperand(gradient->second).getType() != argument.getType())
+        return refuse("argument", index, name) << "is a gradient of \"" << of.getValue() << "\" of type "
+                                               << argument.getType() << ", which `@backward` does not return";
+      if (!taken.insert(of.getValue()).second)
+        return refuse("argument", index, name) << "is a second gradient of \"" << of.getValue() << "\"";
+    }
+    for (unsigned index = 0; index < optimizer.getNumResults(); ++index)
+      if (auto alias = optimizer.getResultAttrOfType<IntegerAttr>(index, kAliasAttr);
+          alias && argumentRole(optimizer, alias.getInt()) == Role::Gradient)
+        return refuse("result", index, resultName(optimizer, index))
+               << "lies in the place of a gradient, which is gone after `segue-update-in-backward`";
+    return success();
+  }
+
   /// Clones the body of `optimizer`, whose arguments become gradients and arguments of
   /// @backward, and whose results become results of it.
   void append(func::FuncOp optimizer) {
@@ -61,7 +96,8 @@ public:
         trained.push_back({ofArgument(optimizer, argument.getArgNumber()), value});
     }
     OpBuilder builder(terminator);
-    // The square of a gradient comes right before the update: they share a kernel.
+    // The square of a gradient comes right before the update: they share a kernel. That of a parameter without an op
+    // comes last.
     llvm::StringMap<Value> squareOf;
     llvm::StringMap<Value> gradientOf;
     for (auto [name, gradient] : trained)
@@ -74,8 +110,11 @@ public:
       tag(builder.clone(op, map), name);
     }
     SmallVector<Value> squares;
-    for (auto [name, gradient] : trained)
+    for (auto [name, gradient] : trained) {
+      if (!squareOf.contains(name))
+        squareOf[name] = appendSquare(builder, name, gradient, Attribute());
       squares.push_back(squareOf.lookup(name));
+    }
     Operation *returned = optimizer.getBody().front().getTerminator();
     for (auto [index, value] : llvm::enumerate(returned->getOperands())) {
       NamedAttrList attrs(optimizer.getResultAttrDict(index));
@@ -188,7 +227,12 @@ struct UpdateInBackward : segue::impl::SegueUpdateInBackwardBase<UpdateInBackwar
       functions.push_back(*function);
     }
     func::FuncOp backward = functions[0], optimizer = functions[1], gradNorm = functions[2];
-    BackwardWriter(backward).append(optimizer);
+    BackwardWriter writer(backward);
+    if (failed(writer.check(optimizer)))
+      return signalPassFailure();
+    writer.append(optimizer);
+    if (failed(requireDistinctNames(backward, getArgument())))
+      return signalPassFailure();
     for (unsigned index = 0; index < optimizer.getNumArguments(); ++index)
       parameters += argumentRole(optimizer, index) == Role::Parameter;
     optimizer.erase();
