@@ -16,6 +16,7 @@ WRONG_PROGRAM = """prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>]
   }
 }
 """
+OF_WINDOWS = 'func.func @f(%x: tensor<4xf32>) {\r\n  return\r\n}\r\n"\r\n'
 FUNCTION = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
 HOVERS = {
     "an operation": FUNCTION + "  %y = segue.re|lu %x : tensor<4xf32>\n  return %y : tensor<4xf32>\n}\n",
@@ -57,7 +58,7 @@ def place(name, text):
 
 asked = {}
 send("initialize", {"processId": None, "capabilities": {}, "trace": "off"}, 0)
-for name, text in (("version", WRONG_VERSION), ("layouts", WRONG_LAYOUTS), ("key", WRONG_KEY), ("program", WRONG_PROGRAM)):
+for name, text in (("version", WRONG_VERSION), ("layouts", WRONG_LAYOUTS), ("key", WRONG_KEY), ("program", WRONG_PROGRAM), ("windows", OF_WINDOWS)):
     open_document(name, text)
 for method, documents in (("hover", HOVERS), ("completion", COMPLETIONS)):
     for what, text in documents.items():

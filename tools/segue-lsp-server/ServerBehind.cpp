@@ -57,6 +57,10 @@ static std::string uriOf(const json::Object &params) {
   return document ? document->getString("uri").value_or("").str() : "";
 }
 
+static std::string textOf(const json::Object *holder) {
+  return holder ? holder->getString("text").value_or("").str() : "";
+}
+
 std::optional<Pending> Additions::noteRequest(StringRef method, const json::Object &params) const {
   if (method == "initialize")
     return Pending{Pending::Initialize, {}, {}, {}};
@@ -78,14 +82,14 @@ void Additions::note(const json::Object &message) {
   if (!params)
     return;
   if (method == "textDocument/didOpen")
-    texts_[uriOf(*params)] = params->getObject("textDocument")->getString("text").value_or("").str();
+    texts_[uriOf(*params)] = textOf(params->getObject("textDocument"));
   else if (method == "textDocument/didClose")
     texts_.erase(uriOf(*params));
   else if (method == "textDocument/didChange") {
     // The server asks for whole texts.
     const json::Array *changes = params->getArray("contentChanges");
     if (const json::Object *last = changes && !changes->empty() ? changes->back().getAsObject() : nullptr)
-      texts_[uriOf(*params)] = last->getString("text").value_or("").str();
+      texts_[uriOf(*params)] = textOf(last);
   } else if (const json::Value *id = message.get("id"))
     if (std::optional<Pending> pending = noteRequest(method, *params))
       pending_[keyOf(*id)] = std::move(*pending);
@@ -146,6 +150,39 @@ void Additions::extend(json::Object &message) {
   }
 }
 
+/// Returns `text` with its lines ended by "\n" alone.
+static std::string withPlainLines(StringRef text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '\r')
+      plain += text[i];
+    else if (i + 1 == text.size() || text[i + 1] != '\n')
+      plain += '\n';
+  return plain;
+}
+
+/// Ends lines of the texts that an editor sends as MLIR does: its server dies of an error behind a "\r", as of a string
+/// that is not closed. Places are lines and columns, which stay. Returns true if a text has changed.
+static bool endLinesPlainly(json::Object &message) {
+  StringRef method = message.getString("method").value_or("");
+  json::Object *params = message.getObject("params");
+  bool changed = false;
+  auto end = [&](json::Object *holder) {
+    std::optional<StringRef> text = holder ? holder->getString("text") : std::nullopt;
+    if (!text || !text->contains('\r'))
+      return;
+    (*holder)["text"] = withPlainLines(*text);
+    changed = true;
+  };
+  if (params && method == "textDocument/didOpen")
+    end(params->getObject("textDocument"));
+  else if (params && method == "textDocument/didChange")
+    if (json::Array *changes = params->getArray("contentChanges"))
+      for (json::Value &change : *changes)
+        end(change.getAsObject());
+  return changed;
+}
+
 /// Writes a message, unless who reads is gone.
 static void send(llvm::raw_fd_ostream &os, StringRef body) {
   os << "Content-Length: " << body.size() << "\r\n\r\n" << body;
@@ -181,8 +218,13 @@ int serveBehind(const std::function<int()> &serve) {
       llvm::Expected<json::Value> message = json::parse(text);
       if (!message)
         llvm::consumeError(message.takeError()); // which the server behind answers
-      else if (const json::Object *object = message->getAsObject())
+      else if (json::Object *object = message->getAsObject()) {
+        if (endLinesPlainly(*object)) {
+          text.clear();
+          llvm::raw_string_ostream(text) << *message;
+        }
         additions.note(*object);
+      }
       send(server, text);
     }
   }).detach(); // it may wait for an editor that says no more
