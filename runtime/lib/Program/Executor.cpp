@@ -6,17 +6,18 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/Executor.h"
+#include "../Tensor/NullHandles.h"
 #include "PreparedProgram.h"
 
 namespace segue::inline runtime {
 
 void releasePrograms(const DeviceRef &device) {
-  for (const BinaryImage *image : device->lane().images())
+  for (const BinaryImage *image : requireGiven(device, "releasePrograms")->lane().images())
     image->forget(*device);
 }
 
 Executor::Executor(DeviceRef device, Program program)
-    : device_(std::move(device)), program_(std::move(program)),
+    : device_(requireGiven(device, "Executor")), program_(std::move(program)),
       prepared_(program_.image()->prepared(device_, program_.index())) {}
 
 std::vector<Tensor> Executor::run(std::vector<Tensor> &&inputs, EventSink *events) const {

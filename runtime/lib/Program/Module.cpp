@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Program/Module.h"
+#include "../Tensor/NullHandles.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
@@ -20,7 +21,7 @@
 namespace segue::inline runtime {
 
 Module::Module(DeviceRef device, Binary binary, std::string name)
-    : device_(std::move(device)), binary_(std::move(binary)), name_(std::move(name)) {
+    : device_(requireGiven(device, "Module")), binary_(std::move(binary)), name_(std::move(name)) {
   if (name_.empty())
     name_ = binary_.name();
   const Program *forward = find("forward");

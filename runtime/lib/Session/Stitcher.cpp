@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/Stitcher.h"
+#include "../Tensor/NullHandles.h"
 #include "GradientTape.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -68,7 +69,7 @@ ValueId Stitcher::State::valueOf(const Place &place, bool isParameter) {
 }
 
 Stitcher::Stitcher(DeviceRef device, EventSink *events)
-    : state_(std::make_unique<State>(State{std::move(device), events, GradientTape(), {}})) {}
+    : state_(std::make_unique<State>(State{requireGiven(device, "Stitcher"), events, GradientTape(), {}})) {}
 Stitcher::~Stitcher() = default;
 Stitcher::Stitcher(Stitcher &&) noexcept = default;
 Stitcher &Stitcher::operator=(Stitcher &&) noexcept = default;
@@ -216,7 +217,7 @@ void Stitcher::backward(std::span<const Seed> seeds) {
 }
 
 Tensor Stitcher::gradient(const Tensor &value) const {
-  const ValueId *found = state_->find(State::placeOf(value));
+  const ValueId *found = state_->find(State::placeOf(requireGiven(value, "Stitcher::gradient")));
   return found ? state_->tape.gradient(*found) : Tensor();
 }
 

@@ -5,9 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "segue/runtime/Tensor/Tensor.h"
-#include "segue/runtime/Device/Device.h"
-#include "segue/runtime/Error.h"
+#include "NullHandles.h"
 #include <algorithm>
 #include <bit>
 
@@ -17,6 +15,9 @@ namespace segue::inline runtime {
 static constexpr uint32_t greatestAlignment = 4096;
 
 Tensor Tensor::empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc) {
+  requireGiven(device, "Tensor");
+  if (!desc)
+    throw Error(ErrorCode::InvalidArgument, "Tensor: the description is null");
   if (desc->layout.offset != 0) {
     TensorDesc moved = *desc;
     moved.layout.offset = 0;
@@ -43,6 +44,7 @@ Tensor Tensor::onHost(const DeviceRef &device, Shape shape, ElementType element)
 
 Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::function<void()> release,
                     bool writable, Space space) {
+  requireGiven(device, "Tensor::wrap");
   desc.layout.offset = 0;
   desc.layout.space = space;
   desc.validate();
@@ -62,6 +64,8 @@ Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::f
 }
 
 Tensor Tensor::in(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc) {
+  if (!storage || !desc)
+    throw Error(ErrorCode::InvalidArgument, std::string("Tensor::in: the ") + (storage ? "description" : "storage") + " is null");
   if (!rangeFits(desc->layout.offset, desc->spanBytes(), storage->bytes()))
     throw Error(ErrorCode::InvalidArgument, desc->str() + " does not fit in a storage of " +
                                                 std::to_string(storage->bytes()) + " bytes at offset " +

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Tensor/NullHandles.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Tensor/Tensor.h"
@@ -37,6 +38,7 @@ Tensor Tensor::scalar(const DeviceRef &device, int64_t value) {
 }
 
 double Tensor::item() const {
+  requireGiven(*this, "Tensor::item");
   if (elementCount() != 1)
     throw Error(ErrorCode::InvalidArgument,
                 desc().str() + " has " + std::to_string(elementCount()) + " elements; item() reads a tensor of one");

@@ -10,6 +10,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Transfer/ToLayout.h"
+#include "../Tensor/NullHandles.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
@@ -27,6 +28,8 @@ static bool isPlaced(const DeviceRef &device, const Tensor &tensor, const Tensor
 }
 
 Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
+  requireGiven(device, "toLayout");
+  requireGiven(tensor, "toLayout");
   if (isPlaced(device, tensor, desc)) {
     tensor.storage()->requireUsable(tensor.desc().str());
     return tensor;
@@ -35,13 +38,18 @@ Tensor toLayout(const DeviceRef &device, const Tensor &tensor, const TensorDesc 
 }
 
 Tensor copyTo(const DeviceRef &device, const Tensor &tensor, const TensorDesc &desc) {
+  requireGiven(device, "copyTo");
+  requireGiven(tensor, "copyTo");
   return device->transfer().copyTo(device, tensor, std::make_shared<const TensorDesc>(desc));
 }
 
-void copyInto(const Tensor &source, const Tensor &target) { target.device()->transfer().copyInto(source, target); }
+void copyInto(const Tensor &source, const Tensor &target) {
+  requireGiven(source, "copyInto");
+  requireGiven(target, "copyInto").device()->transfer().copyInto(source, target);
+}
 
 void wait(const Tensor &tensor) {
-  Storage &storage = *tensor.storage();
+  Storage &storage = *requireGiven(tensor, "wait").storage();
   Device &device = *storage.device();
   if (!storage.writes().empty() && !device.isDone(storage.writes())) {
     double begin = device.seconds();
@@ -57,9 +65,9 @@ void waitForUses(const Tensor &tensor) {
 }
 
 Tensor toHost(const Tensor &tensor) {
-  const Layout &given = tensor.desc().layout;
+  const Layout &layout = requireGiven(tensor, "toHost").desc().layout;
   // Any memory of the host will do, and any alignment.
-  Layout wanted{.space = given.space == Space::HostPinned ? Space::HostPinned : Space::Host,
+  Layout wanted{.space = layout.space == Space::HostPinned ? Space::HostPinned : Space::Host,
                 .alignment = uint32_t(byteSize(tensor.element()))};
   Tensor host = toLayout(tensor.device(), tensor, TensorDesc(tensor.shape(), tensor.element(), wanted));
   wait(host);

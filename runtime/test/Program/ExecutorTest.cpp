@@ -11,6 +11,8 @@
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Program/BlockUses.h"
+#include "segue/runtime/Program/Module.h"
+#include "segue/runtime/Session/Stitcher.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <future>
 #include <gtest/gtest.h>
@@ -47,6 +49,41 @@ TEST_P(ExecutorTest, RunsKernelsOverTheArena) {
     EXPECT_EQ(counters.inputsElided, 6u);
     EXPECT_EQ(counters.inputsConverted, 0u);
   }
+}
+
+// A default Tensor and a default DeviceRef hold nothing: whoever is given one says so.
+TEST(NullHandles, AreRefused) {
+  DeviceRef device = Device::open("cpu:threads=1"), noDevice;
+  Binary binary = Binary::fromMemory(makeAddFile(4).serialize());
+  TensorDesc desc({4}, ElementType::f32);
+  Tensor x = Tensor::zeros(device, desc), none;
+  float element = 0;
+  auto expectRefused = [](const std::string &who, auto &&call) {
+    auto [code, what] = errorOf(call);
+    EXPECT_EQ(code, ErrorCode::InvalidArgument) << who << ": " << what;
+    EXPECT_NE(what.find(who + ": "), what.npos) << what;
+  };
+  expectRefused("Executor", [&] { Executor executor(noDevice, binary.program("forward")); });
+  expectRefused("Executor", [&] { submit(noDevice, binary.program("forward"), std::vector{x, x}); });
+  expectRefused("releasePrograms", [&] { releasePrograms(noDevice); });
+  expectRefused("Stitcher", [&] { Stitcher stitcher(noDevice); });
+  expectRefused("Stitcher::gradient", [&] { (void)Stitcher(device).gradient(none); });
+  expectRefused("Module", [&] { Module module(noDevice, binary); });
+  expectRefused("Tensor", [&] { (void)Tensor::zeros(noDevice, desc); });
+  expectRefused("Tensor", [&] { (void)Tensor::onHost(noDevice, {4}, ElementType::f32); });
+  expectRefused("Tensor", [&] { (void)Tensor::scalar(noDevice, 1.0f); });
+  expectRefused("Tensor", [&] { (void)Tensor::empty(device, std::shared_ptr<const TensorDesc>()); });
+  expectRefused("Tensor::wrap", [&] { (void)Tensor::wrap(noDevice, TensorDesc({}, ElementType::f32), &element, [] {}); });
+  expectRefused("Tensor::in", [&] { (void)Tensor::in(nullptr, x.sharedDesc()); });
+  expectRefused("Tensor::in", [&] { (void)Tensor::in(x.storage(), nullptr); });
+  expectRefused("Tensor::item", [&] { (void)none.item(); });
+  expectRefused("toHost", [&] { (void)toHost(none); });
+  expectRefused("wait", [&] { wait(none); });
+  expectRefused("toLayout", [&] { (void)toLayout(device, none, desc); });
+  expectRefused("toLayout", [&] { (void)toLayout(noDevice, x, desc); });
+  expectRefused("copyTo", [&] { (void)copyTo(device, none, desc); });
+  expectRefused("copyInto", [&] { copyInto(none, x); });
+  expectRefused("copyInto", [&] { copyInto(x, none); });
 }
 
 // The outputs of one program feed the next without a copy.
