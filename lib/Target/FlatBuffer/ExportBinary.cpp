@@ -74,6 +74,8 @@ private:
   }
 
   LogicalResult exportSegment(prog::SegmentOp op) {
+    if (!op.hasBytes())
+      return op.emitOpError() << "has a resource without bytes, as in text that leaves them out";
     auto segment = std::make_unique<schema::SegmentT>();
     segment->kind = static_cast<schema::SegmentKind>(op.getKind());
     segment->alignment = op.getAlignment();

@@ -334,6 +334,11 @@ prog.segment @segment0 cubin capability 90 alignment 64 dense<0> : tensor<64xi8>
 
 // -----
 
+// expected-error @below {{'prog.segment' op is no cubin: it does not begin with the header of an ELF file}}
+prog.segment @segment0 cubin capability 90 alignment 64 dense<0> : tensor<4611686018427387904xi8>
+
+// -----
+
 // expected-error @below {{'prog.segment' op names compute capability 0, but its cubin is for 90}}
 prog.segment @segment0 cubin alignment 64 dense<"0x7F454C460201014108000000000000000200BE0001000000000000000000000000000000000000004000000000000000045A000040003800000040000100000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"> : tensor<128xi8>
 
@@ -925,3 +930,10 @@ prog.program @p inputs [] outputs [#prog.value<"y" output tensor<4xf32, #segue.l
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32> or [<space = host>]>] outputs [] {
 ^bb0(%x: memref<4xf32>):
 }
+
+// -----
+
+// prog.segment C5.
+// expected-error @below {{'prog.segment' op has a resource of 4 bytes, but holds 'tensor<64xi8>'}}
+prog.segment @segment0 constants alignment 64 dense_resource<short> : tensor<64xi8>
+{-# dialect_resources: { builtin: { short: "0x040000000000803F" } } #-}

@@ -301,6 +301,11 @@ static LogicalResult verifyCubin(SegmentOp op) {
                               << op.getCapability() << ", which a cubin alone has";
     return success();
   }
+  if (!op.hasBytes())
+    return success();
+  // One byte may be written for any number of them.
+  if (auto elements = dyn_cast<DenseElementsAttr>(op.getData()); elements && elements.isSplat())
+    return op.emitOpError("is no cubin: it does not begin with the header of an ELF file");
   SmallVector<char> storage;
   ArrayRef<char> bytes = op.getBytes(storage);
   segue::schema::CubinHeader header;
@@ -325,13 +330,20 @@ LogicalResult SegmentOp::verify() {
   if (getSymName() != expected) // C3
     return emitOpError() << "is called @" << getSymName() << ", but segment number " << number << " must be called @"
                          << expected;
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(getData()); // C5
+      resource && hasBytes() && static_cast<int64_t>(resource.getData().size()) != type.getNumElements())
+    return emitOpError() << "has a resource of " << resource.getData().size() << " bytes, but holds " << type;
   return verifyCubin(*this); // C4
+}
+
+bool SegmentOp::hasBytes() {
+  auto resource = dyn_cast<DenseResourceElementsAttr>(getData());
+  return !resource || resource.getRawHandle().getBlob();
 }
 
 ArrayRef<char> SegmentOp::getBytes(SmallVectorImpl<char> &storage) {
   if (auto resource = dyn_cast<DenseResourceElementsAttr>(getData()))
-    if (AsmResourceBlob *blob = resource.getRawHandle().getBlob())
-      return blob->getData();
+    return resource.getData();
   for (int8_t byte : getData().getValues<int8_t>())
     storage.push_back(byte);
   return storage;

@@ -153,7 +153,8 @@ def Prog_SegmentOp : Prog_Op<"segment", [Symbol, HasParent<"::mlir::ModuleOp">]>
     most 4096. (C3) segments are called `@segment0`, `@segment1`, ... in their
     order: the file knows them by number. (C4) a cubin, and nothing else, names
     the compute capability that it is for, times ten, and is the ELF executable
-    of a GPU of that one.
+    of a GPU of that one. (C5) a resource has as many bytes as the type says, or
+    none at all, as in text that leaves them out to be read; no file is made of that.
 
     Example: `prog.segment @segment0 constants alignment 64 dense<[1, 2]> : tensor<2xi8>`,
     `prog.segment @segment1 cubin capability 90 alignment 64 dense_resource<segment1> : tensor<3584xi8>`
@@ -165,6 +166,8 @@ def Prog_SegmentOp : Prog_Op<"segment", [Symbol, HasParent<"::mlir::ModuleOp">]>
   let extraClassDeclaration = [{
     /// The bytes: those of the attribute, or `storage` when it is a splat.
     ::llvm::ArrayRef<char> getBytes(::llvm::SmallVectorImpl<char> &storage);
+    /// Returns false for a resource whose bytes are left out.
+    bool hasBytes();
     uint64_t getNumBytes() { return getData().getNumElements(); }
   }];
 }
