@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../MlirInput.h"
 #include "../ShortDiagnostics.h"
 #include "../ToolCompletion.h"
 #include "../ToolVersion.h"
@@ -278,7 +279,7 @@ int main(int argc, char **argv) {
   if (failed(checkOutput(output)))
     return EXIT_FAILURE;
   std::string error;
-  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(flags.input, &error);
+  std::unique_ptr<llvm::MemoryBuffer> buffer = tool::openAlignedInput(flags.input, &error);
   if (!buffer) {
     llvm::errs() << "segue-compile: " << error << "\n";
     return EXIT_FAILURE;
