@@ -65,7 +65,8 @@ Tensor Tensor::wrap(const DeviceRef &device, TensorDesc desc, void *data, std::f
 
 Tensor Tensor::in(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc) {
   if (!storage || !desc)
-    throw Error(ErrorCode::InvalidArgument, std::string("Tensor::in: the ") + (storage ? "description" : "storage") + " is null");
+    throw Error(ErrorCode::InvalidArgument,
+                std::string("Tensor::in: the ") + (storage ? "description" : "storage") + " is null");
   if (!rangeFits(desc->layout.offset, desc->spanBytes(), storage->bytes()))
     throw Error(ErrorCode::InvalidArgument, desc->str() + " does not fit in a storage of " +
                                                 std::to_string(storage->bytes()) + " bytes at offset " +

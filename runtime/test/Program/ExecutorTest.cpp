@@ -73,7 +73,8 @@ TEST(NullHandles, AreRefused) {
   expectRefused("Tensor", [&] { (void)Tensor::onHost(noDevice, {4}, ElementType::f32); });
   expectRefused("Tensor", [&] { (void)Tensor::scalar(noDevice, 1.0f); });
   expectRefused("Tensor", [&] { (void)Tensor::empty(device, std::shared_ptr<const TensorDesc>()); });
-  expectRefused("Tensor::wrap", [&] { (void)Tensor::wrap(noDevice, TensorDesc({}, ElementType::f32), &element, [] {}); });
+  expectRefused("Tensor::wrap",
+                [&] { (void)Tensor::wrap(noDevice, TensorDesc({}, ElementType::f32), &element, [] {}); });
   expectRefused("Tensor::in", [&] { (void)Tensor::in(nullptr, x.sharedDesc()); });
   expectRefused("Tensor::in", [&] { (void)Tensor::in(x.storage(), nullptr); });
   expectRefused("Tensor::item", [&] { (void)none.item(); });
