@@ -211,7 +211,16 @@ void SessionState::endStep() {
 
 Session::Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options)
     : state_(std::make_unique<SessionState>(std::move(device), std::move(modules), std::move(options))) {}
-Session::~Session() = default;
+
+/// Tensors that PyTorch trains on go on living on the device's disk, and would keep the memory above it.
+Session::~Session() {
+  if (!state_ || !state_->services)
+    return;
+  DeviceRef device = state_->device;
+  state_.reset();
+  giveFreeToSystem(*device);
+}
+
 Session::Session(Session &&) noexcept = default;
 Session &Session::operator=(Session &&) noexcept = default;
 
