@@ -200,7 +200,8 @@ void SessionState::configure(const Config &config) {
     stitchTelemetry.emplace(stitch.telemetry.file);
     device->transfer().record(0); // what others did before is not of the first step
   }
-  device->transfer().configure(std::move(stitch));
+  stitchOptions = device->transfer().hold(std::move(stitch));
+  device->transfer().use(stitchOptions);
 }
 
 void SessionState::endStep() {
@@ -342,6 +343,7 @@ SessionState::StepSizes SessionState::stepSizes(std::span<const TensorMap> batch
 }
 
 Wiring SessionState::wiringFor(const TensorMap &batch, bool isEvaluation) {
+  device->transfer().use(stitchOptions);
   BatchDescs descs = descsOf(batch);
   sizes = sizesFor(descs, isEvaluation);
   std::vector<std::string> notes;

@@ -41,6 +41,7 @@ SessionState::KnownStep &SessionState::knownOf(const StepSizes &step) {
 }
 
 void SessionState::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
+  device->transfer().use(stitchOptions);
   if (services && services->wantsPlan())
     return followPlanFor(step, batches);
   if (services)
