@@ -229,6 +229,9 @@ class EventSink: ...
 class StepTrace(EventSink):
     def __init__(self, device: Device, by_role: bool = False) -> None: ...
     def write(self, path: str | os.PathLike[str]) -> None: ...
+    @property
+    def ended_after(self) -> int | None:
+        """The number of steps after which it had no room for more; None where it has all."""
 
 class RunReport(EventSink):
     def __init__(self, device: Device, config: str | os.PathLike[str] | None = None, config_text: str | None = None,

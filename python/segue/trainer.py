@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 import weakref
@@ -43,6 +44,8 @@ from .trainer_parameters import Parameters
 from .training_loop import History, Run
 from .turns import Turns, computes_in_turn, in_turn
 from .whole_step import WholeStep
+
+log = logging.getLogger("segue")
 
 
 #: What loops of PyTorch call, and what does its work here.
@@ -113,7 +116,7 @@ class Trainer(Checkpoints, Figures, Parameters):
         An existing folder for logs of what the services decide, for ``segue-run replay``.
     trace : path, optional
         A file for a trace of the run, for ui.perfetto.dev; written by `close`, which leaving a ``with`` block or the end of
-        the trainer's life calls. It is kept in memory until then: trace some steps, not a whole training.
+        the trainer's life calls. It is kept in memory until then, beside any budget, and has the first steps, up to 50 MiB.
     report : path, optional
         A file for a page of the run (HTML that needs no network): memory by phase and by service against the cap, transfers
         against the link's limit, who holds the most with lines of the source, precision per block, stalls, losses, copies elided.
@@ -787,6 +790,8 @@ def _write_files(session: "_runtime.Session", writers: Sequence[tuple[Any, Any]]
         for writer, path in writers:
             if writer is not None:
                 writer.write(os.fspath(path))
+                if (steps := getattr(writer, "ended_after", None)) is not None:
+                    log.warning("%s has the first %d steps; more would take more than the 50 MiB of memory of a trace", path, steps)
 
 
 def _bring_to(precision: str, modules: Sequence[Module]) -> None:

@@ -33,7 +33,8 @@ void bindReports(nb::module_ &m) {
             new (self) StepTrace(device, byRole ? StepTrace::Memory::ByRole : StepTrace::Memory::Totals);
           },
           "device"_a, "by_role"_a = false)
-      .def("write", &StepTrace::write, "path"_a, ReleaseGil());
+      .def("write", &StepTrace::write, "path"_a, ReleaseGil())
+      .def_prop_ro("ended_after", &StepTrace::endedAfter);
   nb::class_<RunReport, EventSink>(m, "RunReport")
       .def(
           "__init__",

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ import warm
 import segue
 from nets import Net
 from segue import _runtime
+from segue.trainer import _write_files
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples"))
 
@@ -242,6 +244,19 @@ def test_a_trace_of_the_run(tmp_path):
     assert spans(tmp_path / "gone.json").count("backward") == 1
     with pytest.raises(segue.FileError, match="absent"):  # before the first step, not after the last
         gpt_trainer(trace=tmp_path / "absent" / "trace.json")
+
+
+def test_a_trace_that_is_full_says_so(tmp_path, caplog):
+    """What it does then, StepTraceTest.EndsWhereItIsFull shows; here is who says it."""
+    class Full:
+        ended_after = 7
+
+        def write(self, path):
+            self.path = path
+
+    full = Full()
+    _write_files(SimpleNamespace(finish_records=lambda: None), [(full, tmp_path / "trace.json"), (None, None)])
+    assert full.path == str(tmp_path / "trace.json") and "trace.json has the first 7 steps" in caplog.text
 
 
 def test_gradients_take_the_memory_of_what_backward_has_freed():

@@ -105,6 +105,32 @@ def test_fit_seals_where_its_checkpoints_are(folder):
     assert again.fit([batch] * 6, checkpoint=folder / "run.seal", resume=True) == losses[4:]
 
 
+def test_a_checkpoint_that_was_moved_keeps_its_spill_file(folder, caplog):
+    """Another run that seals where it was takes nothing from it, and names the file for who has removed the checkpoint."""
+    disk = dict(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB")
+    trainer, batch = trainer_of(**disk, seal=folder / "run.seal")
+    losses = trainer.fit([batch] * 2)
+    trainer.seal()
+    del trainer
+    gc.collect()
+    (spill_file,) = (folder / "spill").iterdir()
+    (folder / "run.seal").rename(folder / "moved.seal")
+    caplog.clear()
+    trainer, _ = trainer_of(**disk, seal=folder / "run.seal")
+    losses += trainer.fit([batch] * 3)[2:]
+    trainer.seal()
+    trainer.seal()
+    assert caplog.text.count(f"{spill_file}: holds an earlier checkpoint of {folder / 'run.seal'}, which is not there any more") == 1
+    del trainer
+    gc.collect()
+    again, _ = trainer_of()
+    for checkpoint, steps in (("moved.seal", 2), ("run.seal", 3)):
+        again.resume(folder / checkpoint)
+        assert again.step_count == steps
+    again.resume(folder / "moved.seal")
+    assert again.fit([batch]) == losses[2:]
+
+
 def test_a_spill_file_that_is_gone_seals_nothing(folder, caplog):
     """Somebody has cleared the folder: no checkpoint names what is not there. `fit` and segue-run write whole ones from then on."""
     disk = dict(budget="1300KiB", spill_dir=folder / "spill", spill_capacity="16MiB", seal=folder / "run.seal")

@@ -14,6 +14,7 @@
 
 #include "DiskRig.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
+#include <sys/mman.h>
 
 using namespace segue;
 using namespace segue::test;
@@ -49,6 +50,26 @@ TEST_P(DiskSession, EveryBudgetHasTheBitsOfARunInMemory) {
       EXPECT_GT(device->memory().peakBytes(Space::HostPinned), 192u << 10);
     }
   }
+}
+
+// A parameter of PyTorch's lives on the disk and keeps the device. What the session had above that goes with it.
+TEST_P(DiskSession, AnEndGivesTheMemoryBack) {
+  uint64_t budget = leastBudget() * 2;
+  DeviceRef device = open(budget);
+  std::optional<Session> session(makeSession(device));
+  lossOfStep(*session, 0);
+  Tensor parameter = session->parameter(session->parameters().front().key);
+  auto residentPages = [&] {
+    MemoryBlock block = device->memory().allocate(Space::DeviceDram, budget / 4, 4096);
+    std::vector<unsigned char> isThere(budget / 4 / 4096);
+    EXPECT_EQ(::mincore(block.data, isThere.size() * 4096, isThere.data()), 0);
+    device->memory().free(Space::DeviceDram, block.data, budget / 4, 4096, block.account, {});
+    return std::ranges::count_if(isThere, [](unsigned char page) { return page & 1; });
+  };
+  std::vector<float> before = values(parameter);
+  session.reset();
+  EXPECT_EQ(residentPages(), 0);
+  EXPECT_TRUE(sameBits(values(parameter), before));
 }
 
 TEST(DiskBelowHostSession, HasTheBitsOfARunInMemoryInAnyOrder) {

@@ -535,6 +535,77 @@ TEST_P(PlannedModeTest, APlanOutlivesTheSessionThatWasPlannedBefore) {
   EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
 }
 
+// A device has the addresses of one plan: who steps takes them again, and what the other has brought leaves before.
+TEST_P(PlannedModeTest, SessionsStepByTurns) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6);
+  auto play = [&](uint64_t cap) {
+    DeviceRef device = deviceOf(cap);
+    std::vector<float> losses, others;
+    SmallRun run(device, optionsFor(cap));
+    auto other = std::make_unique<SmallRun>(device, optionsFor(cap));
+    auto step = [&](SmallRun &which, std::vector<float> &into) {
+      into.push_back(which.step());
+      AddressFigures figures = device->memory().addressFigures();
+      EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+      EXPECT_GT(figures.placed, 0u);
+    };
+    for (int turn = 0; turn < 2; ++turn) {
+      step(run, losses);
+      step(*other, others);
+    }
+    step(*other, others);
+    step(run, losses);
+    EXPECT_EQ(others, std::vector<float>(free.begin(), free.begin() + 3));
+    other.reset();
+    step(run, losses);
+    step(run, losses);
+    EXPECT_EQ(losses, std::vector<float>(free.begin(), free.begin() + 5));
+    EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap);
+  };
+  uint64_t least = leastOfSmall();
+  play(least + least / 8);
+  play(4 * least);
+}
+
+// The budget of a device is that of the least cap: a plan for more is made again, and one for less when that is over.
+TEST_P(PlannedModeTest, APlanFollowsTheCapsOfOthers) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(4), losses;
+  uint64_t cap = leastOfSmall(), wide = 4 * cap;
+  DeviceRef device = deviceOf(wide);
+  SmallRun run(device, optionsFor(wide));
+  losses.push_back(run.step());
+  {
+    DeviceMemory::CapHandle tight = device->memory().addCap(Space::DeviceDram, cap + cap / 8);
+    losses.push_back(run.step());
+    device->memory().resetPeak();
+    losses.push_back(run.step());
+    EXPECT_LE(device->memory().peakBytes(Space::DeviceDram), cap + cap / 8);
+  }
+  uint64_t before = run.session.services()->planned()->counts().left;
+  losses.push_back(run.step());
+  EXPECT_EQ(run.session.services()->planned()->counts().left, before) << "nothing has to leave any more";
+  EXPECT_EQ(losses, free);
+}
+
+// Where what others keep leaves too little, a step is refused before it begins, and goes on when that has gone.
+TEST_P(PlannedModeTest, AStepWithoutRoomBesideAnotherSessionIsRefused) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(3), losses, others;
+  uint64_t least = leastOfSmall(), cap = least + least / 8;
+  DeviceRef device = deviceOf(cap);
+  SmallRun run(device, optionsFor(cap)), other(device, optionsFor(cap));
+  for (int turn = 0; turn < 3; ++turn) {
+    losses.push_back(run.step());
+    others.push_back(other.step());
+    auto kept = Storage::allocate(device, Space::DeviceDram, least / 4, 64, 0);
+    auto [code, what] = errorOf([&] { run.step(); });
+    EXPECT_EQ(code, ErrorCode::BudgetInfeasible) << what;
+    EXPECT_NE(what.find("end one, or give each a larger budget"), std::string::npos) << what;
+    EXPECT_NE(what.find("are held beside the session"), std::string::npos) << what;
+  }
+  EXPECT_EQ(losses, free);
+  EXPECT_EQ(others, free);
+}
+
 // A batch of other extents for which no plan keeps to the cap is refused, and the steps after it are as if it had not come.
 TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
   std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;

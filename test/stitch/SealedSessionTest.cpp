@@ -333,6 +333,7 @@ TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
   mine[30] = mine[30] == '0' ? '1' : '0';
   for (const std::string &name : {others, mine, std::string("segue-notes.sealed")})
     writeText(spill / name, "text");
+  std::filesystem::permissions(spill / mine, std::filesystem::perms::owner_all);
   sealOne();
   std::vector<std::string> names = spillFiles();
   EXPECT_EQ(names.size(), 3u);

@@ -55,6 +55,32 @@ protected:
 } // namespace
 INSTANTIATE_TEST_SUITE_P(All, StepTraceTest, testing::Values("cpu:threads=1", "sim:dram=16MiB,link=1GB/s,latency=1us"));
 
+// Records lie in memory, beside any budget: a trace that is full ends with its step, and says so.
+TEST_P(StepTraceTest, EndsWhereItIsFull) {
+  step();
+  step();
+  EXPECT_EQ(trace.endedAfter(), std::nullopt);
+  Json whole = trace.toJson();
+  EXPECT_FALSE(whole["otherData"].contains("ended_after_steps"));
+  session.reset();
+  StepTrace small(device, StepTrace::Memory::ByRole, StepTrace::Commands::Left, /*mostRecords=*/500);
+  int steps = 0;
+  for (; !small.endedAfter() && steps < 200; ++steps)
+    for (Phase phase : {Phase::StepBegin, Phase::Forward, Phase::Backward, Phase::Optimizer, Phase::StepEnd})
+      small.receive(event::PhaseBegin{phase, steps + 1});
+  ASSERT_TRUE(small.endedAfter());
+  EXPECT_LT(steps, 200);
+  EXPECT_GT(*small.endedAfter(), 2u);
+  small.setOn(true);
+  for (Phase phase : {Phase::StepBegin, Phase::Forward})
+    small.receive(event::PhaseBegin{phase, steps + 1});
+  Json json = small.toJson();
+  EXPECT_EQ(json["otherData"]["ended_after_steps"], *small.endedAfter());
+  std::vector<Json> phases = select(json, "X", "phase");
+  EXPECT_EQ(phases.size(), 5 * *small.endedAfter());
+  EXPECT_TRUE(device->transfer().tracesCopies()) << "the other trace is at work";
+}
+
 TEST_P(StepTraceTest, ShowsPhasesAndBlocksInOrder) {
   step();
   step();

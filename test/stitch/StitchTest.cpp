@@ -82,6 +82,32 @@ static double relativeDistance(const Tensor &givenA, const Tensor &givenB) {
   return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
 }
 
+// Two sessions take turns on a device: each computes with its own `memory.stitch`, and the next one with neither.
+TEST_P(StitchTest, OptionsOfASessionEndWithIt) {
+  auto configured = [&](const std::string &stitch) {
+    SessionOptions options;
+    options.config = Config::parse(R"({"memory": {"stitch": {"telemetry_enabled": false, )" + stitch + "}}}", "test");
+    return initialized(Session(device, {{"joined", load("joined")}}, std::move(options)));
+  };
+  std::optional<Session> first = configured(R"("staging_buffers": 5)");
+  std::optional<Session> second = configured(R"("lossy_casts": "allow")");
+  const StitchOptions &inForce = device->transfer().options();
+  first->step(batch(1), 1e-3);
+  EXPECT_EQ(inForce.stagingBuffers, 5u);
+  EXPECT_EQ(inForce.lossyCasts, LossyCasts::Error);
+  second->evaluate(batch(1));
+  EXPECT_EQ(inForce.stagingBuffers, 2u);
+  EXPECT_EQ(inForce.lossyCasts, LossyCasts::Allow);
+  Session plain = joined();
+  plain.step(batch(1), 1e-3);
+  EXPECT_EQ(inForce, StitchOptions());
+  first->step(batch(1), 1e-3);
+  second.reset();
+  EXPECT_EQ(inForce.stagingBuffers, 5u);
+  first.reset();
+  EXPECT_EQ(inForce, StitchOptions());
+}
+
 TEST_P(StitchTest, LossAndEveryGradientAgree) {
   Session apart = stitched(), whole = joined();
   ASSERT_EQ(apart.parameters().size(), 6u);

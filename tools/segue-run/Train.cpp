@@ -457,7 +457,14 @@ static int trainAmong(Together &together, TrainOptions options) {
         interruption.signal() && midway.areSealed() ? midway.write() : session.save(path);
       });
     if (trace)
-      remains.write(options.trace, [&](const std::string &path) { trace->write(path); });
+      remains.write(options.trace, [&](const std::string &path) {
+        trace->write(path);
+        if (std::optional<uint64_t> steps = trace->endedAfter())
+          std::fprintf(stderr,
+                       "segue-run: %s: has the first %llu steps; more would take more than the 50 MiB of memory of a "
+                       "trace\n",
+                       path.c_str(), (unsigned long long)*steps);
+      });
     if (report)
       remains.write(options.report, [&](const std::string &path) {
         if (session.services())

@@ -241,7 +241,9 @@ static void addTrain(CLI::App &app, TrainOptions &options) {
       ->needs(ranks)
       ->capture_default_str();
   addWhole(command, "--seed", options.seed, INT64_MIN, INT64_MAX, "of batches and random ops")->capture_default_str();
-  command->add_option("--trace", options.trace, "trace of the run for ui.perfetto.dev");
+  command->add_option("--trace", options.trace,
+                      "trace of the run for ui.perfetto.dev: of its first steps, up to 50 MiB of memory, which\n"
+                      "come beside a budget");
   command->add_option("--report", options.report, "HTML page of the run: memory, link, stalls, losses");
   addWhole(command, "--until", options.until, 1, mostSteps,
            "train up to this step of the whole training instead of --steps");

@@ -38,7 +38,7 @@ Error notThere(int rank) {
 }
 
 void traceMessage(Device &device, Work &work, uint64_t bytes, std::string_view about) {
-  if (!device.transfer().options().traceCopies)
+  if (!device.transfer().tracesCopies())
     return;
   auto record = std::make_shared<CopyRecord>();
   record->hop = work.label;

@@ -24,6 +24,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace segue::inline runtime {
@@ -37,6 +38,8 @@ struct SpillFile::Impl {
   void renew(uint64_t offset, uint64_t bytes, bool copiesAll);
   void copyBlocks(const SpillMap::Move &move);
   void giveBack();
+  /// Notes in the file's mode whether a checkpoint may name it, whatever becomes of this process.
+  void sayNamed(bool isNamed) { ::fchmod(descriptors.cached, isNamed ? S_IRUSR | S_IWUSR : S_IRWXU); }
 
   /// A child of fork has the descriptors, and neither the threads nor a say in the file.
   pid_t owner = ::getpid();
@@ -361,6 +364,7 @@ void SpillFile::keep(const std::string &name) {
   if (::flock(impl_->descriptors.cached, LOCK_EX | LOCK_NB) != 0)
     throw Error(ErrorCode::IoFailed, impl_->folder.string() + ": a spill file cannot be locked: " +
                                          std::strerror(errno));
+  impl_->sayNamed(false);
   nameFile(impl_->descriptors.cached, impl_->folder, name);
   std::lock_guard lock(impl_->mapping);
   impl_->name = name;
@@ -379,7 +383,8 @@ std::vector<SpillExtent> SpillFile::extentsOf(uint64_t offset, uint64_t bytes) c
 void SpillFile::seal(const std::vector<SpillExtent> &ranges) {
   std::lock_guard lock(impl_->mapping);
   impl_->map->seal(ranges);
-  impl_->hasSeal = true;
+  if (!std::exchange(impl_->hasSeal, true))
+    impl_->sayNamed(true);
   // A hint: where it cannot be mapped so, a store through the mapping changes what is sealed.
   for (const SpillExtent &range : ranges)
     for (const SpillMap::Piece &piece : impl_->map->piecesOf(range.offset, range.bytes))
@@ -397,7 +402,8 @@ uint64_t SpillFile::sealedBytes(uint64_t offset, uint64_t bytes) const {
 void SpillFile::unseal() {
   std::lock_guard lock(impl_->mapping);
   impl_->map->seal({});
-  impl_->hasSeal = false;
+  if (std::exchange(impl_->hasSeal, false))
+    impl_->sayNamed(false);
 }
 
 void SpillFile::expectStores(uint64_t offset, uint64_t bytes) {

@@ -44,6 +44,7 @@ public:
   std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack) const override {
     return arenas_.freeRanges(space, givenBack);
   }
+  void giveFreeToSystem() noexcept override { arenas_.giveFreeToSystem(); }
   FreeMemory freeMemory(Space space) const override {
     return arenas_.isHeap(space) ? Device::freeMemory(space) : arenas_.freeMemory(space);
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace segue::inline runtime {
 
@@ -221,6 +222,21 @@ std::vector<AddressRange> SimMemory::freeRanges(Space space, std::span<const Hel
       besides.push_back({uint64_t(static_cast<const std::byte *>(block.data) - region.begin),
                          wholeBytes(space, block.bytes)});
   return region.arena->freeRanges(std::move(besides));
+}
+
+void SimMemory::giveFreeToSystem() noexcept {
+  std::lock_guard lock(mutex_);
+  if (poisons_ || mappings_.empty())
+    return;
+  auto page = uintptr_t(::sysconf(_SC_PAGESIZE));
+  for (Space space : {Space::HostPinned, Space::DeviceDram})
+    if (Region &region = this->region(space); region.arena)
+      for (const AddressRange &range : region.arena->freeRanges()) {
+        uintptr_t begin = uintptr_t(region.begin) + range.begin, end = (begin + range.bytes) & ~(page - 1);
+        begin = (begin + page - 1) & ~(page - 1);
+        if (begin < end)
+          ::madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTNEED);
+      }
 }
 
 void SimMemory::give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept {

@@ -69,6 +69,8 @@ public:
   const std::byte *reserve(Space space, std::span<const AddressRange> ranges);
   MemoryBlock takeReserved(Space space, uint64_t bytes, uint32_t alignment, std::optional<uint64_t> offset);
   std::vector<AddressRange> freeRanges(Space space, std::span<const HeldBlock> givenBack) const;
+  /// Does what Device::giveFreeToSystem asks. The patterns of an adversary are what is free, and stay.
+  void giveFreeToSystem() noexcept;
   /// Does what Device::takeMemoryAt asks, in device_dram.
   MemoryBlock takeAt(Space space, uint64_t bytes, std::byte *address);
   void give(Space space, void *data, uint64_t bytes, uint32_t alignment, const Fence &lastUse) noexcept;

@@ -22,8 +22,23 @@ PlannedResidency::PlannedResidency(DeviceRef device)
     : device_(std::move(device)), residency_(device_), remakes_(device_, residency_),
       blocks_(device_, residency_) {
   roomMaker_ = device_->memory().addRoomMaker("planned residency", 0, [this](Space space, uint64_t wanted) {
-    return space == Space::DeviceDram ? residency_.makeRoom(wanted) : 0;
+    return space == Space::DeviceDram ? makeRoom(wanted) : 0;
   });
+}
+
+/// What another session's plan finds in its way leaves, newest values that the device alone has included.
+uint64_t PlannedResidency::makeRoom(uint64_t wanted) {
+  if (inStep_ || hasItsAddresses() || !device_->hasBytes())
+    return residency_.makeRoom(wanted);
+  uint64_t before = device_->memory().liveBytes(Space::DeviceDram);
+  residency_.leaveAll();
+  residency_.settle();
+  return before - std::min(before, device_->memory().liveBytes(Space::DeviceDram));
+}
+
+void PlannedResidency::setAddressPlan(uint64_t number) {
+  addressPlan_ = number;
+  residency_.setPlaced(number != 0);
 }
 
 void PlannedResidency::follow(const StepProfile &profile, const ResidencyPlan &plan) {

@@ -26,26 +26,28 @@ static size_t trackId(std::string_view track) { return size_t(std::ranges::find(
 /// The holders that an instant "most held" names; who holds less is summed up.
 static constexpr size_t namedHolders = 100;
 
-StepTrace::StepTrace(DeviceRef device, Memory memory, Commands commands)
-    : device_(std::move(device)), memory_(memory),
+/// Copies and commands are taken from the device, which waits for what is queued, so many steps apart at most.
+static constexpr uint64_t mostStepsApart = 16;
+
+StepTrace::StepTrace(DeviceRef device, Memory memory, Commands commands, size_t mostRecords)
+    : device_(std::move(device)), memory_(memory), mostRecords_(mostRecords),
       commands_(commands == Commands::Noted ? std::make_unique<CommandSpans>(device_) : nullptr) {
   setOn(true);
 }
 
-StepTrace::~StepTrace() = default;
+StepTrace::~StepTrace() {
+  if (on_)
+    device_->transfer().traceCopies(false);
+}
 
 void StepTrace::setOn(bool on) {
+  on &= !endedAfter_;
   if (!on)
     closeSpans();
-  on_ = on;
   if (commands_)
     commands_->setOn(on);
-  TransferEngine &engine = device_->transfer();
-  if (engine.options().traceCopies == on)
-    return;
-  StitchOptions options = engine.options();
-  options.traceCopies = on;
-  engine.configure(std::move(options));
+  if (std::exchange(on_, on) != on)
+    device_->transfer().traceCopies(on);
 }
 
 /// A step that was aborted leaves its blocks open, too.
@@ -104,7 +106,16 @@ void StepTrace::on(const event::PhaseBegin &begin) {
   if (!on_)
     return;
   if (begin.phase == Phase::StepBegin) {
-    setOn(true); // a session's config may have turned copies off
+    if (steps_ == takenAfter_) {
+      takeRecords();
+      takenAfter_ += std::min(steps_, mostStepsApart);
+    }
+    if (records() >= mostRecords_) {
+      endedAfter_ = steps_;
+      setOn(false);
+      return;
+    }
+    ++steps_;
     most_.emplace_back();
   }
   size_t now = mark();
@@ -227,7 +238,16 @@ Json StepTrace::jsonOf(const HeldLine &line) const {
   return json;
 }
 
-Json StepTrace::toJson() {
+size_t StepTrace::records() const {
+  size_t holders = 0;
+  for (const Most &most : most_)
+    holders += most.holders.size();
+  return marks_.size() + spans_.size() + levels_.size() + roles_.size() + copies_.size() + spansOfCommands_.size() +
+         holders;
+}
+
+/// Takes what the device has noted so far.
+void StepTrace::takeRecords() {
   for (const CopyRecord &copy : device_->transfer().takeTrace()) {
     Json args{{"bytes", copy.bytes}};
     for (const auto &[key, text] : {std::pair("from", &copy.from), {"to", &copy.to}, {"about", &copy.about}})
@@ -247,6 +267,10 @@ Json StepTrace::toJson() {
   }
   if (commands_)
     std::ranges::move(commands_->take(), std::back_inserter(spansOfCommands_));
+}
+
+Json StepTrace::toJson() {
+  takeRecords();
   if (!open_.empty()) {
     size_t now = mark();
     for (size_t span : open_)
@@ -351,6 +375,8 @@ Json StepTrace::toJson() {
                       {"args", std::move(args)}});
   }
   Json other{{"device", device_->name()}};
+  if (endedAfter_)
+    other["ended_after_steps"] = *endedAfter_;
   if (!messages.empty())
     other["network"] = messages.json(/*perSecond=*/1);
   return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", std::move(other)}};

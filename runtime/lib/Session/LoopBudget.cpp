@@ -23,6 +23,7 @@
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Mebibytes.h"
 #include "segue/runtime/Services/MemoryServices.h"
+#include "segue/runtime/Session/StepTwin.h"
 #include "segue/runtime/Transfer/TransferEngine.h"
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -97,6 +98,7 @@ LoopBudget::~LoopBudget() {
   plans_.reset();
   planned_.reset();
   services_.reset();
+  giveFreeToSystem(*device_);
 }
 
 //===----------------------------------------------------------------------===//

@@ -239,6 +239,7 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
                           .addresses = std::move(found.addresses),
                           .room = std::move(tried->room),
                           .bytes = found.bytes + (budget - left),
+                          .budgetBytes = budget,
                           .programs = std::move(programs)};
       if (weights) {
         planned.slots = weights->slots();
@@ -257,7 +258,8 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
 
 bool followAgain(MemoryServices &services, const DeviceRef &device, const PlannedStep &planned) {
   WeightStreamer *weights = services.weights();
-  if (planned.slots != (weights ? weights->slots() : 0))
+  if (planned.slots != (weights ? weights->slots() : 0) ||
+      planned.budgetBytes != device->memory().budget(Space::DeviceDram))
     return false;
   services.beginAgain();
   dropCaches(*device);

@@ -49,8 +49,8 @@ struct PlannedStep {
   ResidencyPlan plan;
   std::optional<AddressPlan> addresses;
   FreeRoom room;
-  /// The bytes of device_dram that it was certified to be content with.
-  uint64_t bytes = 0;
+  /// The bytes of device_dram that it was certified to be content with, and the budget that it was made for.
+  uint64_t bytes = 0, budgetBytes = 0;
   /// The slots of the ring, and the most of them that are open at once; 0 without a ring.
   int64_t slots = 0, openAtOnce = 0;
   /// The programs, whose constants count and lie in the plan's room; see preparePrograms().
@@ -92,7 +92,7 @@ PlannedStep planStep(MemoryServices &services, const StepToPlan &step, const Mea
                      std::unique_ptr<TriedPlan> tried = nullptr);
 
 /// Has `services` follow a plan again that was made before, between two steps. Returns false if the device has other
-/// room now, or the ring other slots: then a plan has to be made.
+/// room or another budget now, or the ring other slots: then a plan has to be made.
 bool followAgain(MemoryServices &services, const DeviceRef &device, const PlannedStep &planned);
 
 /// The way in which a step keeps to its budget: with gradients and optimizer states where

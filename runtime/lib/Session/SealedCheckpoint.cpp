@@ -269,15 +269,23 @@ Metadata CheckpointSealer::describe(const SealedTensors &sealed) const {
   return metadata;
 }
 
-/// Removes spill files that only the checkpoint before, or none, could name: also those of runs that ended between two.
-void CheckpointSealer::removeFilesBefore(const std::filesystem::path &replaced) const {
+/// Removes the spill file of the checkpoint before, and those of runs that ended before one named them. A file that a
+/// checkpoint has named, and none that is written over, may be that of one with another path by now.
+void CheckpointSealer::removeFilesBefore(const std::filesystem::path &replaced,
+                                         const std::function<void(const std::string &)> &warn) const {
   removeSealedFile(replaced, path_);
   std::string prefix = ownPrefix(path_);
   std::error_code unknown;
   std::filesystem::directory_iterator it(disk_->file().folder(), unknown), end;
   for (; !unknown && it != end; it.increment(unknown))
-    if (std::string name = it->path().filename().string(); name != name_ && name.starts_with(prefix))
-      removeSealedFile(it->path(), path_);
+    if (std::string name = it->path().filename().string(); name != name_ && name.starts_with(prefix)) {
+      struct stat status;
+      if (::lstat(it->path().c_str(), &status) == 0 && status.st_mode & S_IXUSR)
+        removeSealedFile(it->path(), path_);
+      else
+        warn(it->path().string() + ": holds an earlier checkpoint of " + path_.string() +
+             ", which is not there any more; if you have removed it and not moved it, remove this file, too");
+    }
 }
 
 /// Throws Unsupported for a folder that no checkpoint could name, whose texts are UTF-8.
@@ -290,7 +298,8 @@ static void requireName(const std::filesystem::path &folder) {
   }
 }
 
-uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf) {
+uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf,
+                                const std::function<void(const std::string &)> &warn) {
   SpillFile &file = disk_->file();
   requireName(file.folder());
   Checkpoint inMemory = checkpoint; // less what lies on the disk
@@ -331,7 +340,7 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &froz
   std::error_code unknown;
   fileBytes_ = std::filesystem::file_size(path_, unknown);
   if (isFirst)
-    removeFilesBefore(replaced);
+    removeFilesBefore(replaced, warn);
   uint64_t bytes = 0;
   for (const SpillExtent &range : ranges)
     bytes += range.bytes;

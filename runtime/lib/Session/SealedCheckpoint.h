@@ -14,8 +14,9 @@
 //
 // All of it is hashed as other metadata is. The spill file is called
 // segue-<hash of the checkpoint's path>-<random number>.sealed: so a run that has written
-// a new checkpoint to a path knows the files that only the old one could name, and no
-// checkpoint can name a file of another kind.
+// a new checkpoint to a path knows the files of those that were written there before it, and
+// no checkpoint can name a file of another kind. Their owner may have moved one of these
+// elsewhere: the file that it names stays, and a warning names it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -79,8 +80,10 @@ public:
   using Frozen = std::map<std::string, uint64_t, std::less<>>;
   /// Makes `checkpoint`, whose tensors nobody writes meanwhile, the sealed one. What is frozen and lies elsewhere than
   /// on the disk is copied there, into the room for copies, unless a copy of the same bytes is there from before.
-  /// Returns the bytes of the tensors that lie on the disk then. Throws as Session::seal.
-  uint64_t seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf);
+  /// Returns the bytes of the tensors that lie on the disk then. `warn` hears of files of earlier checkpoints at this
+  /// path that nobody has written over. Throws as Session::seal.
+  uint64_t seal(const Checkpoint &checkpoint, const Frozen &frozen, const HashOf &hashOf,
+                const std::function<void(const std::string &)> &warn);
   /// Ends the seal.
   void unseal();
 
@@ -109,7 +112,8 @@ private:
   void write(const Tensor &tensor, std::vector<SpillExtent> to) const;
   bool hasSealed(const std::vector<SpillExtent> &ranges) const;
   Metadata describe(const SealedTensors &sealed) const;
-  void removeFilesBefore(const std::filesystem::path &replaced) const;
+  void removeFilesBefore(const std::filesystem::path &replaced,
+                         const std::function<void(const std::string &)> &warn) const;
 
   DeviceRef device_;
   DiskTier *disk_;

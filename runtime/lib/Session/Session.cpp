@@ -200,7 +200,8 @@ void SessionState::configure(const Config &config) {
     stitchTelemetry.emplace(stitch.telemetry.file);
     device->transfer().record(0); // what others did before is not of the first step
   }
-  device->transfer().configure(std::move(stitch));
+  stitchOptions = device->transfer().hold(std::move(stitch));
+  device->transfer().use(stitchOptions);
 }
 
 void SessionState::endStep() {
@@ -211,7 +212,16 @@ void SessionState::endStep() {
 
 Session::Session(DeviceRef device, std::vector<SessionModule> modules, SessionOptions options)
     : state_(std::make_unique<SessionState>(std::move(device), std::move(modules), std::move(options))) {}
-Session::~Session() = default;
+
+/// Tensors that PyTorch trains on go on living on the device's disk, and would keep the memory above it.
+Session::~Session() {
+  if (!state_ || !state_->services)
+    return;
+  DeviceRef device = state_->device;
+  state_.reset();
+  giveFreeToSystem(*device);
+}
+
 Session::Session(Session &&) noexcept = default;
 Session &Session::operator=(Session &&) noexcept = default;
 
@@ -333,6 +343,7 @@ SessionState::StepSizes SessionState::stepSizes(std::span<const TensorMap> batch
 }
 
 Wiring SessionState::wiringFor(const TensorMap &batch, bool isEvaluation) {
+  device->transfer().use(stitchOptions);
   BatchDescs descs = descsOf(batch);
   sizes = sizesFor(descs, isEvaluation);
   std::vector<std::string> notes;

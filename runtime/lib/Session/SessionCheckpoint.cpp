@@ -225,9 +225,8 @@ Session::SealFigures Session::seal(std::string notes) {
   for (size_t slot = 0; slot < s.values.size(); ++slot)
     if (const ParameterInfo &info = s.table.infos()[slot]; !info.trained)
       frozen[info.key] = s.streamed->backingNumber(slot);
-  figures.sealedBytes = s.sealer->seal(checkpoint, frozen, [&](const Tensor &home) {
-    return s.residency ? s.residency->hashAtHome(home) : std::nullopt;
-  });
+  auto hashOf = [&](const Tensor &home) { return s.residency ? s.residency->hashAtHome(home) : std::nullopt; };
+  figures.sealedBytes = s.sealer->seal(checkpoint, frozen, hashOf, s.options.warn);
   figures.writtenBytes = s.sealer->writtenBytes() - before;
   figures.fileBytes = s.sealer->fileBytes();
   figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

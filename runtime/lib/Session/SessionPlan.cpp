@@ -41,6 +41,7 @@ SessionState::KnownStep &SessionState::knownOf(const StepSizes &step) {
 }
 
 void SessionState::planFor(const StepSizes &step, std::span<const TensorMap> batches) {
+  device->transfer().use(stitchOptions);
   if (services && services->wantsPlan())
     return followPlanFor(step, batches);
   if (services)
@@ -121,11 +122,18 @@ std::unique_ptr<TriedPlan> SessionState::tryAnother(const StepSizes &step, std::
 void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMap> batches) {
   requireWhole();
   requireValues();
+  KnownStep &here = knownOf(step);
+  // A device has the addresses of one plan, which another session may have made since, and a budget that may have
+  // changed with the caps of others. What others have there makes room as soon as their plan is not in force.
+  bool isTurn = !services->hasItsAddresses() ||
+                (here.planned && here.planned->budgetBytes != device->memory().budget(Space::DeviceDram));
+  if (isTurn)
+    device->memory().forgetAddresses();
   prepareStreamed(step, batches); // the ring is in the way of a plan
   int64_t slots = services->weights() ? services->weights()->slots() : 0;
   // A step that was aborted has left results of the one before where the plan's first step, with which it begins again,
-  // has room for others.
-  bool isInForce = plannedFor == step && slots <= plannedSlots && !hasAborted; // a smaller ring leaves more
+  // has room for others. A smaller ring leaves more.
+  bool isInForce = plannedFor == step && slots <= plannedSlots && !hasAborted && !isTurn;
   bool isPlanned = isInForce;
   // Blocks that evaluations have left in the plan's ranges go, or are planned around.
   if (isPlanned && device->memory().lentBytes()) {
@@ -139,7 +147,6 @@ void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMa
   std::unique_ptr<TriedPlan> tried;
   if (isInForce && !(tried = tryAnother(step, batches, measured ? &*measured : nullptr)))
     return;
-  KnownStep &here = knownOf(step);
   auto isFollowed = [&] {
     plannedFor = step;
     plannedSlots = services->weights() ? services->weights()->slots() : 0;
@@ -154,7 +161,7 @@ void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMa
     makeDeferred();
     plannedFor = std::move(before);
     isMoved = true;
-    if (plannedFor != step || hasAborted) {
+    if (plannedFor != step || hasAborted || isTurn) {
       measured.reset(); // it is of the plan before, whose results may lie in the midst of its addresses
       device->memory().forgetAddresses();
       if (here.planned && followAgain(*services, device, *here.planned))
@@ -164,7 +171,7 @@ void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMa
     here.certified = here.planned->bytes;
   } catch (const Error &error) {
     bool hasNoRoom = error.code() == ErrorCode::BudgetInfeasible || error.code() == ErrorCode::DeviceOom;
-    if (hasAborted && isMoved && hasNoRoom && plannedFor == step && here.planned) {
+    if (hasAborted && !isTurn && isMoved && hasNoRoom && plannedFor == step && here.planned) {
       // Blocks lie anywhere then, and are moved where that is needed.
       services->follow(here.planned->profile, here.planned->plan, std::nullopt);
       return isFollowed();
@@ -173,6 +180,8 @@ void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMa
       plannedFor.clear();
     if (error.code() == ErrorCode::DeviceOom && sealer)
       throw error.within(sealer->whatIsTaken());
+    if (hasNoRoom && isTurn)
+      throw error.within("other sessions of the device leave too little; end one, or give each a larger budget");
     throw;
   }
   if (options.log && (measured || (!plannedFor.empty() && plannedFor != step)))

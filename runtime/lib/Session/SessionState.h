@@ -217,6 +217,8 @@ struct SessionState {
   ParameterTable table;
   std::vector<OptimizerPlan> plans;
   std::optional<JsonlWriter> stitchTelemetry;
+  /// The options of `memory.stitch`, in force while this session computes; null where the config has none.
+  TransferEngine::OptionsHandle stitchOptions;
   /// Warnings that were given, each once.
   std::set<std::string> warned;
 

@@ -467,6 +467,16 @@ void dropCaches(Device &device) {
   }
 }
 
+void giveFreeToSystem(Device &device) noexcept {
+  if (!device.hasBytes())
+    return;
+  try {
+    device.drain();
+    device.giveFreeToSystem();
+  } catch (const std::exception &) { // a device that failed runs nothing any more
+  }
+}
+
 uint64_t StepTwin::restBytes(bool withStates) {
   State &state = *state_;
   Device &device = *state.device;

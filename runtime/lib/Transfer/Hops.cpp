@@ -412,7 +412,7 @@ static bool zeroPointsIdle(const Tensor &source) {
 
 std::shared_ptr<CopyRecord> TransferEngine::Impl::traceStep(const TransferStep &step, Queue queue,
                                                             const std::string &from, const TransferOptions &options) {
-  if (!engine.options().traceCopies)
+  if (!engine.tracesCopies())
     return nullptr;
   auto record = std::make_shared<CopyRecord>();
   record->from = from;
@@ -514,7 +514,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
                                              .retries = options.retries,
                                              .staging = {{}, staging.addresses, staging.chunkBytes}});
   std::shared_ptr<double> linkSeconds = gated ? std::make_shared<double>(0) : nullptr;
-  std::string now = engine.options().traceCopies ? source.desc().str() : std::string();
+  std::string now = engine.tracesCopies() ? source.desc().str() : std::string();
   const std::byte *read = source.bytes();
   Fence before = from.writes();
   for (size_t i = 0; i <= last; ++i) {
@@ -535,7 +535,7 @@ bool TransferEngine::Impl::run(std::shared_ptr<const TransferPlan> plan, const T
         const Fence &passed = step.queue == Queue::HostToDevice ? edges.written : edges.read;
         inFlight.push_back({token, step.queue, step.bytes, passed, linkSeconds, chain->target});
       }
-      now = engine.options().traceCopies ? step.target.str() : std::string();
+      now = engine.tracesCopies() ? step.target.str() : std::string();
       before = edges.written;
       read = written;
       continue;

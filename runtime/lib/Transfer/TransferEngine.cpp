@@ -33,7 +33,28 @@ TransferEngine::~TransferEngine() = default;
 std::shared_ptr<TransferEngine> makeTransferEngine(Device &device) { return std::make_shared<TransferEngine>(device); }
 
 void TransferEngine::configure(StitchOptions options) {
-  options_ = std::move(options);
+  given_ = std::move(options);
+  if (!inUse_)
+    putInForce(given_);
+}
+
+TransferEngine::OptionsHandle TransferEngine::hold(StitchOptions options) {
+  return {new StitchOptions(std::move(options)), [this](const StitchOptions *held) {
+            if (inUse_ == held)
+              use(nullptr);
+            delete held;
+          }};
+}
+
+void TransferEngine::use(const OptionsHandle &options) {
+  inUse_ = options.get();
+  putInForce(options ? *options : given_);
+}
+
+void TransferEngine::putInForce(const StitchOptions &options) {
+  if (options == options_)
+    return;
+  options_ = options;
   impl_->cache.clear();
   if (L1Compactor *compactor = device_.l1Compactor())
     compactor->setBounceAllowed(options_.l1Bounce == L1Bounce::Allow);

@@ -605,6 +605,10 @@ void MemoryServices::follow(const StepProfile &profile, const ResidencyPlan &pla
     impl_->planned->follow(profile, plan, std::move(addresses));
 }
 
+bool MemoryServices::hasItsAddresses() const {
+  return !impl_->planned || impl_->planned->planned().hasItsAddresses();
+}
+
 std::optional<MeasuredStep> MemoryServices::takeMeasured() {
   return impl_->planned ? impl_->planned->takeMeasured() : std::nullopt;
 }

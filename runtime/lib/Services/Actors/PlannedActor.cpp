@@ -54,9 +54,8 @@ PlannedActor::PlannedActor(ServiceContext &context, const ActivationStagehandCon
 }
 
 PlannedActor::~PlannedActor() {
-  // Another session of the device may have made a plan since.
-  if (DeviceMemory &memory = context_.device->memory(); memory.addressPlan() == addressPlan_)
-    memory.forgetAddresses();
+  if (planned_.hasItsAddresses())
+    context_.device->memory().forgetAddresses();
   if (!context_.conductor.isEnabled())
     return;
   for (uint64_t id : reservations_)
@@ -145,8 +144,7 @@ void PlannedActor::follow(const StepProfile &profile, const ResidencyPlan &plan,
   bool isPlaced = addresses && memory.followAddresses(std::move(*addresses), [this] {
     return planned_.residency().awaitDeparture();
   });
-  addressPlan_ = memory.addressPlan();
-  planned_.residency().setPlaced(isPlaced);
+  planned_.setAddressPlan(isPlaced ? memory.addressPlan() : 0);
   recordedDisplaced_ = 0;
   clock_.forget();
   profile_ = profile;

@@ -71,8 +71,6 @@ private:
   BlockClock clock_;
   /// The profile that the plan in force was made of.
   StepProfile profile_;
-  /// The number of its addresses (DeviceMemory::addressPlan), 0 where it has none.
-  uint64_t addressPlan_ = 0;
   /// This service as Conductor knows it, and what is reserved there.
   ServiceId service_{};
   std::vector<uint64_t> reservations_;

@@ -97,6 +97,10 @@ public:
     return {};
   }
 
+  /// Gives the system the memory behind what is free; the addresses stay. Called when nothing is queued that reads what
+  /// was freed.
+  virtual void giveFreeToSystem() noexcept {}
+
   /// Returns the alignment, a power of two, that copies of a block of `bytes` are fastest
   /// from: the books ask for no less.
   virtual uint32_t leastAlignment(Space space, uint64_t bytes) const { return 1; }

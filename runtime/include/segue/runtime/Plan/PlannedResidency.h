@@ -63,6 +63,11 @@ public:
   void beginAgain();
   /// Makes the next step go by no plan.
   void stayAll();
+  /// Says that the plan's blocks lie where the device's address plan of this number has them; 0: anywhere. Once the
+  /// device follows another one, all that lives on the host leaves between steps when somebody lacks memory.
+  void setAddressPlan(uint64_t number);
+  /// Returns false once the device follows other addresses, or none, as another session has planned since.
+  bool hasItsAddresses() const { return device_->memory().addressPlan() == addressPlan_; }
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);
@@ -148,6 +153,7 @@ private:
     fetchReturns();
   }
   const PlanFollower &follower() const;
+  uint64_t makeRoom(uint64_t wanted);
   void noteHeldElsewhere(const Away &away);
   bool knowsSaves() const { return inStep_ && (plan_.remakes || watchesSaves_); }
   Item *residentItem(uint32_t resident);
@@ -167,6 +173,7 @@ private:
   DeviceMemory::RoomMakerHandle roomMaker_;
   BlockItems blocks_;
   bool inStep_ = false, fetchesLater_ = false, watchesSaves_ = false;
+  uint64_t addressPlan_ = 0;
   PlanFollower::Decisions now_;
   /// The tensors that are away, by their item; and the items by gap, also of those that have come back.
   std::map<Item::Id, Away> away_;

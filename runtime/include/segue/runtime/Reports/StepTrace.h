@@ -21,7 +21,8 @@
 // Times are the device's: a phase or block lasts from when the compute queue
 // comes to it until it comes to the next. Bytes are counted in the order of
 // submits. It costs an entry of the compute queue per event and a record per
-// kernel and copy, kept in memory until written; trace some steps, not a whole training.
+// kernel and copy, kept in memory until written, some 250 bytes each and beside any
+// budget. So a trace ends with the step behind which it has `mostRecords`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -57,13 +58,19 @@ public:
   /// Says whether each kernel and library call is noted. A device of virtual time has none.
   enum class Commands : uint8_t { Left, Noted };
 
-  /// Turns the device's records of copies on (`trace_copies`).
-  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals, Commands commands = Commands::Noted);
+  /// The records that a trace has before it ends: some 50 MiB.
+  static constexpr size_t usualRecords = 200000;
+
+  /// Turns the device's records of copies on.
+  explicit StepTrace(DeviceRef device, Memory memory = Memory::Totals, Commands commands = Commands::Noted,
+                     size_t mostRecords = usualRecords);
   ~StepTrace() override;
 
   /// Turns noting on or off, copies included. The
-  /// trace is on at first. Call it between steps.
+  /// trace is on at first, and off for good when it has ended. Call it between steps.
   void setOn(bool on);
+  /// Returns the number of steps after which the trace has ended, as it was full; empty while it has not.
+  std::optional<uint64_t> endedAfter() const { return endedAfter_; }
 
   void receive(const Event &event) override;
   void on(const event::PhaseBegin &begin);
@@ -93,6 +100,8 @@ private:
   size_t mark(const Program *running = nullptr);
   void noteMost(size_t mark, std::vector<MemoryHolder> holders, const Program *running);
   void closeSpans();
+  void takeRecords();
+  size_t records() const;
   std::vector<HeldLine> linesOf(const Most &most);
   void addWorkingMemory(const Program &program, HeldLine arena, std::vector<HeldLine> &lines);
   Json jsonOf(const HeldLine &line) const;
@@ -100,7 +109,11 @@ private:
 
   DeviceRef device_;
   Memory memory_;
-  bool on_ = true;
+  bool on_ = false;
+  size_t mostRecords_;
+  /// The steps that were noted, and the number of those behind which copies and commands are taken next.
+  uint64_t steps_ = 0, takenAfter_ = 1;
+  std::optional<uint64_t> endedAfter_;
   /// The times at which the compute queue came to each mark.
   std::vector<TimestampRef> marks_;
   struct Span {

@@ -172,6 +172,9 @@ public:
   std::vector<HeldBlock> blocksThatLeave();
   /// Makes the next steps go by this plan, with their memory at its addresses.
   void follow(const StepProfile &profile, const ResidencyPlan &plan, std::optional<AddressPlan> addresses);
+  /// Returns false once the device has other addresses than those of the plan that is followed, as another session
+  /// of the device has made one since.
+  bool hasItsAddresses() const;
   /// Returns, once, what the blocks of the last steps took if that differs from the profile
   /// of the plan by more than a tenth of a part: the next plan is to be made with it.
   /// Called between two steps.

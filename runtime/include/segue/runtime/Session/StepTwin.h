@@ -88,6 +88,8 @@ struct TwinWeights {
 
 /// Makes everybody who keeps memory of device_dram for later give it back.
 void dropCaches(Device &device);
+/// Gives the system the memory of a device, which others keep, behind what is free there now. Waits for what is queued.
+void giveFreeToSystem(Device &device) noexcept;
 
 /// Returns the bytes of device_dram in which a session without services trains, in virtual
 /// time on a device such as `spec`: up to the highest address that the allocator gives out,

@@ -16,6 +16,7 @@ namespace segue::inline runtime {
 struct TelemetryConfig {
   bool enabled = true;
   std::filesystem::path file;
+  bool operator==(const TelemetryConfig &) const = default;
 
   /// Reads both keys. Refuses a file in a folder that does not exist, unless telemetry is off.
   static TelemetryConfig read(ConfigReader &reader, std::string_view defaultFile) {

@@ -39,6 +39,7 @@ struct StitchOptions {
 
   /// Reads the section `memory.stitch`. Throws ConfigError.
   static StitchOptions read(ConfigReader &reader);
+  bool operator==(const StitchOptions &) const = default;
 };
 
 } // namespace segue::inline runtime

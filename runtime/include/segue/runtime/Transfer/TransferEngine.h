@@ -165,9 +165,20 @@ public:
   TransferEngine(const TransferEngine &) = delete;
   TransferEngine &operator=(const TransferEngine &) = delete;
 
-  /// Sets options, which take effect for the next transfer; plans and cached copies are dropped.
+  /// Sets the options of all who hold none of their own. What changes takes effect for the next transfer; plans and
+  /// cached copies are dropped then.
   void configure(StitchOptions options);
+  /// Returns the options in force.
   const StitchOptions &options() const { return options_; }
+  /// Options of somebody who shares the device with others, in force while use() has been called with them last. They
+  /// end with the handle, before the engine does.
+  using OptionsHandle = std::shared_ptr<const StitchOptions>;
+  [[nodiscard]] OptionsHandle hold(StitchOptions options);
+  /// Puts the options of the caller in force; with null those of configure(). On the thread that submits.
+  void use(const OptionsHandle &options);
+  /// Keeps a record of each copy while it was called with true more often than with false, or `trace_copies` says so.
+  void traceCopies(bool on) { tracers_ += on ? 1 : -1; }
+  bool tracesCopies() const { return options_.traceCopies || tracers_ > 0; }
   /// Returns false if `bytes` more of page-locked memory, kept for longer than a transfer,
   /// would take what copies from and to pageable memory are staged in: both directions at
   /// once, but no more than a sixteenth of that memory. Code that can do with pageable
@@ -238,9 +249,9 @@ public:
   /// for what was counted since the line before.
   StitchTelemetry record(int64_t step);
   /// Adds what somebody else brings to the trace; its times are written before the device is drained. Call it where
-  /// `trace_copies` is on.
+  /// tracesCopies().
   void addToTrace(std::shared_ptr<CopyRecord> record);
-  /// Returns the copies since the last call; empty unless `trace_copies`.
+  /// Returns the copies since the last call; empty unless tracesCopies().
   std::vector<CopyRecord> takeTrace();
 
   /// Drops cached copies that nobody uses, the least recently used first, until
@@ -250,8 +261,13 @@ public:
 
 private:
   struct Impl;
+  void putInForce(const StitchOptions &options);
+
   Device &device_;
-  StitchOptions options_;
+  /// The options in force, those of configure(), and whose are in force: null for the latter.
+  StitchOptions options_, given_;
+  const StitchOptions *inUse_ = nullptr;
+  int tracers_ = 0;
   uint64_t leftToMessages_ = 0, heldByMessages_ = 0;
   TransferCounters counters_;
   std::unique_ptr<Impl> impl_;
