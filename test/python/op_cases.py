@@ -524,7 +524,16 @@ case("sort_stable", lambda x: torch.sort(x, stable=True, dim=1, descending=True)
 case("sort_scalar", lambda x: x.sort(), normal())
 case("argsort", lambda x: (x.argsort(), x.argsort(0, descending=True)), normal(5, 7))
 case("argsort_stable", lambda x: torch.argsort(x, stable=True, dim=0, descending=True), integers(0, 3, 9, 2))
+case("order_of_a_long_dimension", lambda x, w: (x.sort(1).values * w, x.topk(20, 1)[0], x.median(1).values, x.argsort(1)), normal(2, 1500, 3), normal(1500, 3))
+case("written_by_many_indices", lambda x, s, i: (x.scatter(1, i.argsort(1)[:, :1100], s), torch.index_put(x, (i[0].argsort() % 2, i[1].argsort()), s[0, 0])),
+     normal(2, 1500), normal(2, 1100), normal(2, 1500))
+case("largest_by_many_indices", lambda x, s, i: [y.scatter_reduce(1, i, v, reduce, include_self=own) for y, v in
+     ((x, s), (x.detach(), torch.where(s > 2, math.nan, s).detach())) for reduce in ("amax", "amin") for own in (True, False)],
+     normal(2, 1100), normal(2, 1200), integers(0, 1000, 2, 1200))
 case("kthvalue", lambda x: (*x.kthvalue(3), x.kthvalue(2, 0, keepdim=True)[0]), normal(5, 7))
+case("antialiased", lambda x: [F.interpolate(x, **size, mode=mode, antialias=True, align_corners=aligned) for mode in ("bilinear", "bicubic")
+     for aligned in (False, True) for size in ({"size": (5, 21)}, {"size": 1}, {"scale_factor": (0.37, 1.7)})], normal(2, 3, 13, 16))
+case("antialiased_lanczos", lambda x: torch.ops.aten._upsample_lanczos2d_aa(x, (6, 18), False), normal(1, 2, 13, 16))
 case("max_pool1d", lambda x: F.max_pool1d(x, 3, stride=2, padding=1), normal(2, 3, 9))
 case("max_pool2d", lambda x: F.max_pool2d(x, 2), normal(2, 3, 8, 6))
 case("max_pool2d_options", lambda x: F.max_pool2d(x, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), normal(2, 3, 9, 8))

@@ -248,6 +248,25 @@ def test_arguments_of_another_type_or_sign_are_others():
         compiled(x, {1})
 
 
+def test_element_types_are_arguments_as_numbers_are():
+    """By position, by name and within a dictionary; forward is what it was afterwards."""
+
+    class Cast(nn.Module):
+        def forward(self, x, dtype=None, *, options=None):
+            y = (x * 1.3).to(dtype) if dtype else x
+            return y.to(options["to"], memory_format=options["order"]) if options else y
+
+    module, x = Cast(), torch.linspace(-3, 3, 24).view(1, 2, 3, 4)
+    compiled = segue.compile(module, (x, torch.bfloat16))
+    for args, kwargs in (((torch.bfloat16,), {}), ((torch.float64,), {}), ((), {"dtype": torch.int32}), ((), {}),
+                         ((torch.float16,), {"options": {"to": torch.float32, "order": torch.channels_last}})):
+        found, wanted = compiled(x, *args, **kwargs), module(x, *args, **kwargs)
+        assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+    assert len(compiled._variants) == 5 and "forward" not in vars(module)
+    with pytest.raises(segue.UnsupportedOpError, match="complex numbers"):
+        compiled(x, torch.complex64)
+
+
 class Tied(nn.Module):
 
     def __init__(self):

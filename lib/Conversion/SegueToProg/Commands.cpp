@@ -132,7 +132,8 @@ struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCom
 };
 
 /// An op that is an operation of the device's library, which reads and writes dense
-/// tensors. The op says its numbers and flops; its name is that of the operation.
+/// tensors. The op says its numbers and flops, and the shape of a workspace of i64 if it has
+/// one, which is written behind its results; its name is that of the operation.
 template <typename OpTy>
 struct LibraryCommand : CommandOpInterface::ExternalModel<LibraryCommand<OpTy>, OpTy> {
   LogicalResult lower(Operation *op, FunctionLowering &f) const {
@@ -141,6 +142,8 @@ struct LibraryCommand : CommandOpInterface::ExternalModel<LibraryCommand<OpTy>, 
       reading.push_back(f.denseWindowOf(operand));
     for (Value result : op->getResults())
       writing.push_back(f.targetOf(result));
+    if constexpr (requires(OpTy typed) { typed.getLibraryWorkspace(); })
+      writing.push_back(f.temporary(cast<OpTy>(op).getLibraryWorkspace(), f.getBuilder().getI64Type()));
     f.prepare(reading, writing);
     f.emitted(prog::LibraryCallOp::create(f.getBuilder(), f.getLoc(), op->getName().stripDialect(),
                                           viewsOf(reading, f), viewsOf(writing, f),
@@ -174,6 +177,6 @@ void segue::registerCommands(DialectRegistry &registry) {
     attachProducts(context);
     attachLibraryCalls<segue::Conv2dOp, segue::Conv2dInputGradOp, segue::Conv2dWeightGradOp, segue::Conv3dOp,
                        segue::Conv3dInputGradOp, segue::Conv3dWeightGradOp, segue::GroupedDotOp,
-                       segue::GroupedOuterOp, segue::DotGeluOp>(context);
+                       segue::GroupedOuterOp, segue::DotGeluOp, segue::ArgsortOp>(context);
   });
 }

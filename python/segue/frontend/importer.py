@@ -15,6 +15,7 @@ are translated by `nodes.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import os
@@ -82,6 +83,35 @@ def _check_tensor(tensor: torch.Tensor, what: str) -> None:
         raise InvalidArgumentError(f"{what}: {error}") from None
 
 
+#: What forward may be given, and torch.export takes as no argument.
+_TYPES = (torch.dtype, torch.layout, torch.memory_format)
+
+
+@contextlib.contextmanager
+def _types_as_texts(module: torch.nn.Module, args: Sequence[object],
+                    kwargs: Mapping[str, object]) -> Iterator[tuple[tuple[object, ...], dict[str, object]]]:
+    """The arguments with texts in the place of element types and the like, which forward gets as they were."""
+    types = {f"{leaf} of this call": leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, _TYPES)}
+    if not types:
+        yield tuple(args), dict(kwargs)
+        return
+    forward, own = module.forward, vars(module).get("forward")
+
+    @functools.wraps(forward)
+    def given_types(*args: object, **kwargs: object) -> object:
+        args, kwargs = pytree.tree_map(lambda x: types.get(x, x) if isinstance(x, str) else x, (args, kwargs))
+        return forward(*args, **kwargs)
+
+    module.forward = given_types
+    try:
+        yield pytree.tree_map(lambda x: f"{x} of this call" if isinstance(x, _TYPES) else x, (tuple(args), dict(kwargs)))
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
 def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> ExportedProgram:
     """What `torch.export` makes of a call: operators of any kind, of which none writes to a tensor. Raises ExportError."""
     # A tensor given twice would be one input of the exported graph; a copy of each keeps them apart.
@@ -90,7 +120,8 @@ def exported(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[st
     try:
         with tracing, warnings.catch_warnings(), torch.enable_grad(), _without_hooks(module), _without_own_backwards(), _inference_mode_seen(), without_cudnn(), _silent():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, tuple(args), kwargs, strict=False)
+            with _types_as_texts(module, args, kwargs) as (args, kwargs):
+                program = torch.export.export(module, tuple(args), kwargs, strict=False)
             _detach_regions(program.graph_module)
             if _mutates(program.graph_module):
                 program = program.run_decompositions({})

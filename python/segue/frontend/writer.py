@@ -408,6 +408,12 @@ class GraphWriter:
         """`y[i] = factors[i] * y[i - 1] + x[i]` along a dimension; the first element is that of `x`."""
         return self.emit("recurrence", f"{factors.name}, {x.name} dim {dim}", x.type, [(x.shape, x.dtype)], [factors, x])[0]
 
+    def argsort(self, x: Value, descending: bool, first: int, count: int) -> Value:
+        """The places of elements in the order of the last dimension, i64: those from `first` on."""
+        shape = x.shape[:-1] + (count,)
+        head = f"{x.name}{' descending' if descending else ''} from {first}"
+        return self.emit("argsort", head, f"{x.type} -> {tensor_type(shape, torch.int64)}", [(shape, torch.int64)], [x])[0]
+
     def grouped_dot(self, rows: Value, matrices: Value, ends: Value) -> Value:
         """Each row times the matrix of its group; group e has the rows up to `ends[e]`."""
         shape = (rows.shape[0], matrices.shape[2])

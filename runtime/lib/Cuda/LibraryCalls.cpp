@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "LibraryCalls.h"
+#include "../Engine/Library/Argsort.h"
 #include "../Engine/Library/Convolution.h"
 #include "../Engine/Library/GeluProducts.h"
 #include "../Engine/Library/GroupedProducts.h"
@@ -181,12 +182,57 @@ void LibraryCalls::ConvolutionByTiles::run(std::span<void *const> tensors) const
 }
 
 //===----------------------------------------------------------------------===//
+// Sorted rows
+//===----------------------------------------------------------------------===//
+
+/// A plan that sorts short runs in one launch and merges them in pairs, one launch for all pairs of a length. Places go to
+/// and fro between the halves of the workspace.
+class LibraryCalls::ArgsortByMerging final : public LibraryPlan {
+public:
+  ArgsortByMerging(BuiltinKernels &kernels, const ArgsortSpec &spec) : kernels_(kernels), spec_(spec) {}
+
+  void run(std::span<void *const> tensors) const override {
+    if (spec_.count == 0)
+      return;
+    for (int64_t row = 0; row < spec_.rows; row += spec_.slots)
+      sortRows(static_cast<const std::byte *>(tensors[0]) + uint64_t(row * spec_.length) * byteSize(spec_.element),
+               static_cast<int64_t *>(tensors[1]) + row * spec_.count, static_cast<int32_t *>(tensors[2]),
+               std::min(spec_.slots, spec_.rows - row));
+  }
+
+private:
+  /// Rows of at most `wholeRow` elements are sorted at once: to compare each with each takes less than launches.
+  static constexpr int64_t wholeRow = 1024, shortRun = 64;
+
+  void sortRows(const void *x, int64_t *result, int32_t *space, int64_t rows) const {
+    int64_t length = spec_.length;
+    int32_t *halves[] = {space, space + rows * length};
+    SortArgs args{.x = x, .from = nullptr, .to = nullptr, .rows = rows, .length = length,
+                  .run = length <= wholeRow ? length : shortRun, .first = spec_.first, .count = spec_.count,
+                  .element = spec_.element, .descending = spec_.descending, .isLast = length <= wholeRow};
+    args.to = args.isLast ? static_cast<void *>(result) : halves[0];
+    kernels_.launch(Builtin::sortRuns, args, rows * length);
+    for (size_t step = 0; !args.isLast; ++step, args.run *= 2) {
+      args.isLast = 2 * args.run >= length;
+      args.from = halves[step % 2];
+      args.to = args.isLast ? static_cast<void *>(result) : halves[(step + 1) % 2];
+      kernels_.launch(Builtin::mergeRuns, args, rows * length);
+    }
+  }
+
+  BuiltinKernels &kernels_;
+  ArgsortSpec spec_;
+};
+
+//===----------------------------------------------------------------------===//
 // All of them
 //===----------------------------------------------------------------------===//
 
 std::shared_ptr<const LibraryPlan> LibraryCalls::make(const LibraryCallSpec &spec) {
   if (spec.operation.starts_with("grouped_"))
     return std::make_shared<const GroupProduct>(kernels_, readGrouped(spec));
+  if (spec.operation == "argsort")
+    return std::make_shared<const ArgsortByMerging>(kernels_, readArgsort(spec));
   if (spec.operation == "dot_gelu")
     return std::make_shared<const GeluByEpilogue>(kernels_, products_, readGeluProduct(spec));
   if (spec.operation.starts_with("conv2d") || spec.operation.starts_with("conv3d"))

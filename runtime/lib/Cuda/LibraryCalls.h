@@ -37,6 +37,7 @@ public:
   uint64_t bytesToTake() const { return parts_.bytesToTake(); }
 
 private:
+  class ArgsortByMerging;
   class GeluByEpilogue;
   class GroupProduct;
   class ConvolutionByTiles;

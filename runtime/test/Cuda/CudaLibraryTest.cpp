@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 //
 // Products of groups of rows and convolutions, held to those of the CPU's engine, which
-// the tests of operators hold to PyTorch's.
+// the tests of operators hold to PyTorch's, and sorted rows, held to std::stable_sort.
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Engine/SortCases.h"
 #include "../Engine/Values.h"
 #include "CudaSpecs.h"
 #include "segue/runtime/Device/Device.h"
@@ -276,4 +277,33 @@ TEST_P(CudaLibraryTest, TakesGeluOfProducts) {
               if (HasFatalFailure())
                 return;
             }
+}
+
+//===----------------------------------------------------------------------===//
+// Sorted rows
+//===----------------------------------------------------------------------===//
+
+// Every type and every kind of rows; rows that one launch sorts and that are merged once and many times, the whole order
+// and parts of it, with all rows at a time and some.
+TEST_P(CudaLibraryTest, SortsRowsAsTheCpuDoes) {
+  auto sorted = [&](const SortCase &given) {
+    std::vector<int64_t> result(size_t(given.spec.writes[0].elements()), -1);
+    Tensor x = onDevice(given.x.data(), given.x.size()), places = onDevice(result.data(), result.size() * 8),
+           space = Tensor::empty(device, TensorDesc(given.spec.writes[1].shape, ElementType::i64));
+    std::vector<void *> tensors = {x.bytes(), places.bytes(), space.bytes()};
+    auto plan = device->engine().planLibraryCall(given.spec);
+    Work work{[&] { plan->run(tensors); }, {}, "test"};
+    device->wait(Fence(Queue::Compute, device->enqueue(Queue::Compute, {}, std::move(work))));
+    device->copy(result.data(), places.bytes(), result.size() * 8);
+    return result;
+  };
+  for (ElementType type : allElementTypes)
+    for (Elements elements : {Elements::Random, Elements::Few, Elements::Ends})
+      for (auto [rows, length, slots] :
+           {std::tuple<int64_t, int64_t, int64_t>{5, 37, 5}, {3, 1024, 2}, {3, 1025, 3}, {1, 3001, 1}})
+        for (auto [first, count] : {std::pair<int64_t, int64_t>{0, length}, {length / 3, 3}}) {
+          SortCase given(type, elements, rows, length, first, count, length % 2 == 0, slots);
+          ASSERT_EQ(sorted(given), given.expected())
+              << name(type) << " elements " << int(elements) << ", " << rows << " rows of " << length;
+        }
 }

@@ -805,6 +805,62 @@ func.func @grouped_outer_c4(%a: tensor<7x4xf32>, %b: tensor<7x5xf32>, %e: tensor
 
 // -----
 
+func.func @argsort_c1(%x: tensor<f32>) {
+  // expected-error @below {{'segue.argsort' op `input` is a scalar; it must have a dimension at least}}
+  %0 = segue.argsort %x : tensor<f32> -> tensor<i64>
+  return
+}
+
+// -----
+
+func.func @argsort_c2(%x: tensor<2147483648xi8>) {
+  // expected-error @below {{'segue.argsort' op has rows of 2147483648 elements; they must have one or more, and fewer than 2^31}}
+  %0 = segue.argsort %x : tensor<2147483648xi8> -> tensor<3xi64>
+  return
+}
+
+// -----
+
+func.func @argsort_c2_empty(%x: tensor<4x0xf32>) {
+  // expected-error @below {{'segue.argsort' op has rows of 0 elements; they must have one or more, and fewer than 2^31}}
+  %0 = segue.argsort %x : tensor<4x0xf32> -> tensor<4x0xi64>
+  return
+}
+
+// -----
+
+func.func @argsort_c3(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.argsort' op `result` has shape [5, 3], but `input` with the wanted places is [4, 3]}}
+  %0 = segue.argsort %x : tensor<4x8xf32> -> tensor<5x3xi64>
+  return
+}
+
+// -----
+
+func.func @argsort_c3_scalar(%x: tensor<8xf32>) {
+  // expected-error @below {{'segue.argsort' op `result` has shape [], but `input` with the wanted places is [8]}}
+  %0 = segue.argsort %x : tensor<8xf32> -> tensor<i64>
+  return
+}
+
+// -----
+
+func.func @argsort_c4(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.argsort' op wants 3 places from 6 on of rows with 8 elements}}
+  %0 = segue.argsort %x from 6 : tensor<4x8xf32> -> tensor<4x3xi64>
+  return
+}
+
+// -----
+
+func.func @argsort_c4_negative(%x: tensor<4x8xf32>) {
+  // expected-error @below {{'segue.argsort' op wants 3 places from -1 on of rows with 8 elements}}
+  %0 = segue.argsort %x from -1 : tensor<4x8xf32> -> tensor<4x3xi64>
+  return
+}
+
+// -----
+
 func.func @softmax_c1(%x: tensor<4x8xf32>) {
   // expected-error @below {{'segue.softmax' op `dim` is 2, but `input` of shape [4, 8] has 2 dimensions}}
   %0 = segue.softmax %x dim 2 : tensor<4x8xf32>

@@ -178,6 +178,15 @@ func.func @grouped(%r: tensor<7x4xf32>, %m: tensor<3x5x4xf32>, %a: tensor<7x4xf3
   return
 }
 
+// CHECK-LABEL: func.func @argsort
+func.func @argsort(%x: tensor<4x8xf32>, %b: tensor<5xi1>) {
+  // CHECK: segue.argsort %{{.*}} descending from 1 : tensor<4x8xf32> -> tensor<4x3xi64>
+  %i = segue.argsort %x descending from 1 : tensor<4x8xf32> -> tensor<4x3xi64>
+  // CHECK: segue.argsort %{{.*}} : tensor<5xi1> -> tensor<5xi64>
+  %j = segue.argsort %b : tensor<5xi1> -> tensor<5xi64>
+  return
+}
+
 // CHECK-LABEL: func.func @dot_gelu
 func.func @dot_gelu(%x: tensor<2x3x4xf32>, %v: tensor<8x4xf32>, %b: tensor<8xf32>, %g: tensor<3x4xf32>, %w: tensor<4x8xf32>) {
   // CHECK: %{{.*}}, %{{.*}} = segue.dot_gelu %{{.*}}, %{{.*}} transposed bias %{{.*}} : tensor<8xf32> : tensor<2x3x4xf32>, tensor<8x4xf32> -> tensor<2x3x8xf32>, tensor<2x3x8xf32>

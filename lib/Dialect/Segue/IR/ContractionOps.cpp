@@ -249,6 +249,25 @@ LogicalResult GroupedOuterOp::verify() {
                                       "[ends, columns of `lhs`, columns of `rhs`]")));
 }
 
+LogicalResult ArgsortOp::verify() {
+  checks::Named input = {"input", getInput()}, result = {"result", getResult()};
+  if (input.type().getRank() == 0) // C1
+    return emitOpError() << "`input` is a scalar; it must have a dimension at least";
+  int64_t length = input.type().getShape().back();
+  if (length < 1 || length >= int64_t(1) << 31) // C2
+    return emitOpError() << "has rows of " << length << " elements; they must have one or more, and fewer than 2^31";
+  SmallVector<int64_t> shape(input.type().getShape());
+  if (result.type().getRank() != 0)
+    shape.back() = result.type().getShape().back();
+  if (failed(checks::shape(*this, result, shape, "`input` with the wanted places"))) // C3
+    return failure();
+  int64_t first = getFirst();
+  if (first < 0 || first > length || shape.back() > length - first) // C4
+    return emitOpError() << "wants " << shape.back() << " places from " << first << " on of rows with " << length
+                         << " elements";
+  return success();
+}
+
 LogicalResult DotGeluOp::verify() {
   checks::Named lhs = {"lhs", getLhs()}, rhs = {"rhs", getRhs()}, result = {"result", getResult()};
   if (lhs.type().getRank() == 0) // C1

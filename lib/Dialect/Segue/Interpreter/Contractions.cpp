@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Evaluators.h"
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 using namespace mlir;
 using namespace segue;
@@ -323,6 +325,26 @@ static LogicalResult evaluateGroupedOuter(GroupedOuterOp op, const Frame &in, Re
   return success();
 }
 
+static LogicalResult evaluateArgsort(ArgsortOp op, const Frame &in, Results out) {
+  const HostTensor &input = in[op.getInput()];
+  int64_t length = input.type.getShape().back(), count = out[0].type.getShape().back();
+  std::vector<int64_t> places(length);
+  for (int64_t row = 0; row * count < out[0].size(); ++row) {
+    auto goesBefore = [&](int64_t a, int64_t b) {
+      if (op.getDescending())
+        std::swap(a, b);
+      a += row * length, b += row * length;
+      if (!input.isFloat())
+        return input.ints[a] < input.ints[b];
+      return input.floats[a] < input.floats[b] || (std::isnan(input.floats[b]) && !std::isnan(input.floats[a]));
+    };
+    std::iota(places.begin(), places.end(), 0);
+    std::stable_sort(places.begin(), places.end(), goesBefore);
+    std::copy_n(places.begin() + op.getFirst(), count, out[0].ints.begin() + row * count);
+  }
+  return success();
+}
+
 static LogicalResult evaluateDotGelu(DotGeluOp op, const Frame &in, Results out) {
   const HostTensor &lhs = in[op.getLhs()], &rhs = in[op.getRhs()];
   int64_t depth = lhs.type.getShape().back(), columns = out[0].type.getShape().back();
@@ -355,4 +377,5 @@ void interpreter::addContractions(EvaluatorTable &table) {
   table.add(evaluateGroupedDot);
   table.add(evaluateGroupedOuter);
   table.add(evaluateDotGelu);
+  table.add(evaluateArgsort);
 }

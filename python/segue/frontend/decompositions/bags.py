@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""`embedding_bag`: sums, means and maxima of looked up rows, by bags that begin at offsets."""
+"""`embedding_bag`: sums, means and maxima of looked up rows, by bags that begin at offsets. And `max_norm` of tables."""
 
 from __future__ import annotations
 
@@ -74,3 +74,12 @@ def embedding_bag_per_sample_weights_backward(grad: torch.Tensor, weight: torch.
                                               padding_idx: int = -1) -> torch.Tensor:
     parts = (grad[offset2bag] * weight[indices]).sum(1)
     return torch.where(indices != padding_idx, parts, 0.0)
+
+
+@writes(aten.embedding_renorm.default)
+def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
+    """The table, in which rows that are looked up and are longer than that have this norm."""
+    looked_up = torch.zeros(weight.shape[0], device=weight.device).scatter(0, indices.reshape(-1).long(), 1.0) > 0
+    norms = torch.linalg.vector_norm(weight, norm_type, -1)
+    factors = torch.where(looked_up & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+    return weight * factors.unsqueeze(-1).to(weight.dtype)

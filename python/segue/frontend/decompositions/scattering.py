@@ -7,7 +7,7 @@
 """Reductions of elements that an index sends to one place.
 
 Sums are scattered. For products and extrema each place looks through all elements of its row, so that no order is left
-open; rows are no longer than those that are sorted.
+open; for extrema of many elements these are sorted first.
 """
 
 from __future__ import annotations
@@ -53,17 +53,25 @@ def scatter_reduce(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch
         return _mean(x, dim, index, source, include_self)
     if reduce == "sum":
         return (x if include_self else _without(x, dim, index)).scatter_add(dim, index, source)
-    if x.shape[dim] * index.shape[dim] > _MOST_PAIRS:
-        return NotImplemented
     dim %= x.dim()
-    places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.dim() - dim - 1), 1)
-    own = index.movedim(dim, -1).unsqueeze(dim)  # [..., 1, ..., elements]
-    here = own == places
-    parts = torch.where(here, source.movedim(dim, -1).unsqueeze(dim), _neutral(reduce, x.dtype))
-    found: torch.Tensor = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
     start = x[tuple(slice(0, n) if i != dim else slice(None) for i, n in enumerate(index.shape))]
+    if x.shape[dim] * index.shape[dim] <= _MOST_PAIRS:
+        places = torch.arange(x.shape[dim], device=x.device).reshape(-1, *[1] * (x.dim() - dim - 1), 1)
+        own = index.movedim(dim, -1).unsqueeze(dim)  # [..., 1, ..., elements]
+        here = own == places
+        parts = torch.where(here, source.movedim(dim, -1).unsqueeze(dim), _neutral(reduce, x.dtype))
+        found: torch.Tensor = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
+        some = here.any(-1)
+    elif reduce in ("amax", "amin"):
+        # Of several that are written to one place the last is there: the greatest, or NaN, if they are written in this order.
+        rising = source if reduce == "amax" else -source if x.is_floating_point() else ~source
+        order = torch.sort(rising, dim=dim, stable=True).indices
+        found = torch.full_like(start, _neutral(reduce, x.dtype)).scatter(dim, index.gather(dim, order), source.gather(dim, order))
+        some = torch.zeros(start.shape, device=x.device).scatter(dim, index, 1.0) > 0
+    else:
+        return NotImplemented
     found = _TOGETHER[reduce](start, found) if include_self else found
-    return _put(x, torch.where(here.any(-1), found, start), dim)
+    return _put(x, torch.where(some, found, start), dim)
 
 
 def _put(x: torch.Tensor, part: torch.Tensor, dim: int) -> torch.Tensor:

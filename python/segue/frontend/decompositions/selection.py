@@ -61,17 +61,17 @@ def _median(x: torch.Tensor, dim: int, keepdim: bool, skips_nan: bool) -> tuple[
     """The lower of two in the middle, and where it is; NaN counts, or does not."""
     if not x.dim():
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    values, places = torch.sort(x, dim=dim, stable=True)
     count = x.shape[dim]
-    if x.is_floating_point():
-        numbers = (~x.isnan()).sum(dim, keepdim=True)
-        # NaN come last: the first of them is chosen where there are some.
-        middle = torch.floor((numbers - 1).clamp(min=0) * 0.5).to(torch.int64)
-        if not skips_nan:
-            middle = torch.where(numbers < count, numbers, (count - 1) // 2)
+    if not (skips_nan and x.is_floating_point()):
+        places = torch.kthvalue(x, (count - 1) // 2 + 1, dim, keepdim=True).indices
+        if x.is_floating_point():  # the first NaN, where there are some
+            no_number = x.isnan()
+            places = torch.where(no_number.any(dim, keepdim=True), no_number.to(torch.int8).argmax(dim, keepdim=True), places)
     else:
-        middle = torch.full_like(values.narrow(dim, 0, 1), (count - 1) // 2, dtype=torch.int64)
-    values, places = values.gather(dim, middle), places.gather(dim, middle)
+        numbers = (~x.isnan()).sum(dim, keepdim=True)  # NaN come last: the first of them is chosen where all are NaN
+        middle = torch.floor((numbers - 1).clamp(min=0) * 0.5).to(torch.int64)
+        places = torch.sort(x, dim=dim, stable=True).indices.gather(dim, middle)
+    values = x.gather(dim, places)
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
 
@@ -96,27 +96,22 @@ def nanmedian(x: torch.Tensor) -> Attempt[torch.Tensor]:
 
 
 @writes(aten.mode.default)
-def mode(x: torch.Tensor, dim: int = -1,
-         keepdim: bool = False) -> Attempt[tuple[torch.Tensor, torch.Tensor]]:
+def mode(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """The least of the values that come most often, and the last place where it is."""
     if not x.dim():
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     rows, count = x.movedim(dim, -1), x.shape[dim]
-    if count > _LONGEST_ROW:
-        return NotImplemented
-    equal = rows.unsqueeze(-1) == rows.unsqueeze(-2)
-    if x.is_floating_point():
-        equal = equal | rows.isnan().unsqueeze(-1) & rows.isnan().unsqueeze(-2)
-    times = equal.sum(-1)
     places = torch.sort(rows, dim=-1, stable=True).indices
-    # The first of the greatest counts in ascending order is that of the least value; its place is the last of its equals.
-    first = places.gather(-1, times.gather(-1, places).argmax(-1, keepdim=True))
-    same = equal.gather(-2, first.unsqueeze(-1).expand(*first.shape, count)).squeeze(-2)
-    place = torch.where(same, torch.arange(count, device=x.device), -1).amax(-1, keepdim=True)
+    ordered = rows.gather(-1, places)
+    last, this = ordered[..., :-1], ordered[..., 1:]
+    begins = last != this
+    if x.is_floating_point():
+        begins = begins & ~(last.isnan() & this.isnan())
+    # How far each element is from the first of its equals. The first of those that are farthest is the last of the least
+    # value that comes most often.
+    at = torch.arange(count, device=x.device).expand(rows.shape)
+    first = torch.cummax(torch.nn.functional.pad(torch.where(begins, at[..., 1:], 0), (1, 0)), -1).values
+    place = places.gather(-1, (at - first).argmax(-1, keepdim=True))
     value = rows.gather(-1, place)
     found = value.movedim(-1, dim), place.movedim(-1, dim)
     return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
-
-
-#: Longer ones are not sorted either.
-_LONGEST_ROW = 1024

@@ -4,11 +4,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Operators that order the elements along a dimension.
+"""Operators that order the elements along a dimension: a choice among experts, a beam, a quantile.
 
-Each element is compared with each other of its row, which gives its place in the order without a loop that
-depends on values: a choice among experts, a beam, a quantile. Equal elements keep their order, as a stable sort
-has it; NaN is the greatest of all.
+`segue.argsort` gives the places of the wanted elements, and a gather the elements, which has their derivative. Equal
+elements keep their order, as a stable sort has it; NaN is the greatest of all.
 """
 
 from __future__ import annotations
@@ -19,28 +18,9 @@ from ..writer import Value
 from .matmul import gather
 from .table import NodeBuilder, Unsupported, lowers, normalised
 
-#: Rows that are longer would take more than a million comparisons each.
-_LONGEST_ROW = 1024
 
-
-def _places(b: NodeBuilder, rows: Value, descending: bool) -> Value:
-    """The place of each element of the last dimension in the order of its row, i64."""
-    n, rank = rows.shape[-1], rows.rank
-    if n > _LONGEST_ROW:
-        raise Unsupported(f"{n} elements along the dimension; {_LONGEST_ROW} are compared with each other at most")
-    shape = rows.shape + (n,)
-    own, other = b.broadcast(rows, range(rank), shape), b.broadcast(rows, [*range(rank - 1), rank], shape)
-    goes_before = b.compare("gt" if descending else "lt", other, own)
-    equal = b.compare("eq", other, own)
-    if rows.is_float:
-        own_is_nan, other_is_nan = b.compare("ne", own, own), b.compare("ne", other, other)
-        nan_goes_before = b.compare("gt", *(b.cast(x, torch.int32) for x in (
-            (other_is_nan, own_is_nan) if descending else (own_is_nan, other_is_nan))))
-        goes_before = b.binary("or", goes_before, nan_goes_before)
-        equal = b.binary("or", equal, b.binary("and", own_is_nan, other_is_nan))
-    earlier = b.compare("lt", b.iota(rank, shape), b.iota(rank - 1, shape))
-    goes_before = b.binary("or", goes_before, b.binary("and", equal, earlier))
-    return b.reduce("sum", b.cast(goes_before, torch.int64), [rank])
+#: Places of elements have 31 bits in a row that is being sorted.
+_LONGEST_ROW = (1 << 31) - 1
 
 
 def _ordered(b: NodeBuilder, x: Value, dim: int, descending: bool, first: int, count: int) -> list[Value]:
@@ -49,12 +29,9 @@ def _ordered(b: NodeBuilder, x: Value, dim: int, descending: bool, first: int, c
         return [x, b.constant(0, (), torch.int64)]
     dim = normalised(dim, x.rank)
     order = [i for i in range(x.rank) if i != dim] + [dim]
-    rows = b.transpose(x, order)
-    shape = rows.shape[:-1] + (count, rows.shape[-1])
-    lead = list(range(rows.rank - 1))
-    wanted = b.binary("add", b.iota(rows.rank - 1, shape), b.constant(first, (), torch.int64))
-    here = b.compare("eq", b.broadcast(_places(b, rows, descending), [*lead, rows.rank], shape), wanted)
-    index = b.reduce("sum", b.select(here, b.iota(rows.rank, shape), b.constant(0, (), torch.int64)), [rows.rank])
+    if x.shape[dim] > _LONGEST_ROW:
+        raise Unsupported(f"{x.shape[dim]} elements along the dimension; {_LONGEST_ROW} are sorted at most")
+    index = b.argsort(b.transpose(x, order), descending, first, count)
     index = b.transpose(index, [order.index(i) for i in range(x.rank)])
     return [gather(b, x, dim, index), index]
 

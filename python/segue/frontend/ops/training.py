@@ -190,18 +190,28 @@ def select_scatter(b: NodeBuilder, x: Value, part: Value, dim: int, index: int) 
     return written_along(b, x, b.reshape(part, part.shape[:dim] + (1,) + part.shape[dim:]), dim, index, 1)
 
 
-#: Writing several elements along one dimension compares each place with each of them.
-_MOST_WRITES = 1 << 20
+#: Up to so many comparisons, each place is compared with each element that is written; more of them take longer than a sort.
+_MOST_COMPARED = 1 << 20
 
 
 def _last_written(b: NodeBuilder, index: Value, places: int) -> Value:
     """For each of so many places the last of `index`'s row that names it, or -1; rows are along the last dimension."""
-    lead = range(index.rank - 1)
-    shape = index.shape[:-1] + (places, index.shape[-1])
-    if places * index.shape[-1] > _MOST_WRITES:
-        raise Unsupported(f"writing {index.shape[-1]} elements by index to {places} places")
-    here = b.compare("eq", b.broadcast(index, [*lead, index.rank], shape), b.iota(index.rank - 1, shape, index.dtype))
-    return b.reduce("max", b.select(here, b.iota(index.rank, shape), b.constant(-1, (), torch.int64)), [index.rank])
+    lead, count = list(range(index.rank - 1)), index.shape[-1]
+    if places * count <= _MOST_COMPARED:
+        shape = index.shape[:-1] + (places, count)
+        here = b.compare("eq", b.broadcast(index, [*lead, index.rank], shape), b.iota(index.rank - 1, shape, index.dtype))
+        return b.reduce("max", b.select(here, b.iota(index.rank, shape), b.constant(-1, (), torch.int64)), [index.rank])
+    shape, rows = index.shape[:-1] + (places,), math.prod(index.shape[:-1])
+    index = b.reshape(index, (rows, count))
+    order = b.argsort(index, False, 0, count)
+    named = gather(b, index, 1, order)
+    # Elements that name one place stand together, the last of them at the end: it alone adds its number to the place.
+    next_named = b.pad(b.slice_dim(named, 1, 1, count), [0, 0], [0, 1], -1)
+    number = b.binary("add", order, b.constant(1, (), torch.int64))
+    number = b.select(b.compare("ne", named, next_named), number, b.constant(0, (), torch.int64))
+    place = place_of(b, [b.iota(0, named.shape, named.dtype), named], (rows, places))
+    last = b.binary("sub", b.scatter_add(number, place, rows * places), b.constant(1, (), torch.int64))
+    return b.reshape(last, shape)
 
 
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")

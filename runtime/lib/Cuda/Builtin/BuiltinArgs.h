@@ -84,7 +84,9 @@ namespace segue::inline runtime::cuda {
   X(Relayout, copyElements, RelayoutArgs, 7)                                                                           \
   X(Relayout, findRowScales, RelayoutArgs, 7)                                                                          \
   X(Relayout, quantizeGroups, RelayoutArgs, 7)                                                                         \
-  X(Relayout, moveGroups, RelayoutArgs, 7)
+  X(Relayout, moveGroups, RelayoutArgs, 7)                                                                             \
+  X(Sort, sortRuns, SortArgs, 3)                                                                                       \
+  X(Sort, mergeRuns, SortArgs, 3)
 
 // The files, and whether their kernels flush denormals, as loops of the CPU do that run on
 // its pool.
@@ -105,7 +107,8 @@ namespace segue::inline runtime::cuda {
   X(Gradients, true)                                                                                                   \
   X(GroupProducts, true)                                                                                               \
   X(LowBit, true)                                                                                                      \
-  X(Relayout, false)
+  X(Relayout, false)                                                                                                   \
+  X(Sort, false)
 
 /// Attention, or its derivative (Attention.h).
 struct AttentionKernelArgs {
@@ -277,6 +280,19 @@ struct GroupsArgs {
   int64_t rows, groups, height, width, depth;
   ElementType element, index;
   bool transposed;
+};
+
+/// A step of sorting `rows` rows of `length` elements (Argsort.h), after which runs of `run` elements are sorted by
+/// sortRuns, and of twice as many by mergeRuns.
+struct SortArgs {
+  const void *x;
+  /// The places of elements before this step, [rows, length], which sortRuns does not read, and after it: after the last
+  /// step i64, those at [first, first + count) alone.
+  const int32_t *from;
+  void *to;
+  int64_t rows, length, run, first, count;
+  ElementType element;
+  bool descending, isLast;
 };
 
 /// One dimension of a relayout, as DimPlacement has it for both sides.

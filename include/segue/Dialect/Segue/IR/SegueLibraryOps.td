@@ -232,4 +232,47 @@ def Segue_DotGeluOp : Segue_Op<"dot_gelu", [Pure]> {
   }];
 }
 
+//===----------------------------------------------------------------------===//
+// Sorted rows: a call of the library, with a workspace among the buffers of the program.
+//===----------------------------------------------------------------------===//
+
+def Segue_ArgsortOp : Segue_Op<"argsort", [Pure]> {
+  let summary = "gives the places of elements in the order of their row";
+  let description = [{
+    `result[i..., k]` is the index of the element of the row `input[i..., :]` at
+    place `first + k` of its order: ascending or, with `descending`, descending.
+    Equal elements keep the order that they have in the row. NaN is the greatest
+    element, and all NaN are equal, as are both zeros. The values in their order
+    are a gather by the result, which has their derivative.
+
+    Constraints: (C1) `input` has a dimension or more. (C2) rows have an
+    element or more, and fewer than 2^31. (C3) the result has the shape of `input` but for its last
+    dimension, the number of places. (C4) `first` is not negative, and the last
+    place is one of the row.
+
+    Example: `%i = segue.argsort %x descending from 1 : tensor<4x8xf32> -> tensor<4x3xi64>`
+  }];
+  let arguments = (ins Segue_Tensor:$input, UnitAttr:$descending, DefaultValuedAttr<I64Attr, "0">:$first);
+  let results = (outs StaticShapeTensorOf<[I64]>:$result);
+  let assemblyFormat = [{
+    $input (`descending` $descending^)? (`from` $first^)? attr-dict `:` type($input) `->` type($result)
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Numbers that a library call gets besides the tensors.
+    ::llvm::SmallVector<int64_t> getLibraryNumbers() { return {getDescending(), static_cast<int64_t>(getFirst())}; }
+    /// Comparisons, of which each element takes part in as many as its row can be halved.
+    int64_t getLibraryFlops() {
+      return getInput().getType().getNumElements() *
+             static_cast<int64_t>(::llvm::Log2_64(getInput().getType().getShape().back()) + 1);
+    }
+    /// The shape of the workspace, of i64: rows that are sorted at a time. A million elements or 16 rows keep any
+    /// device busy.
+    ::llvm::SmallVector<int64_t> getLibraryWorkspace() {
+      int64_t length = getInput().getType().getShape().back(), rows = getInput().getType().getNumElements() / length;
+      return {std::clamp<int64_t>(rows, 1, std::max<int64_t>(16, (1 << 20) / length)), length};
+    }
+  }];
+}
+
 #endif // SEGUE_DIALECT_SEGUE_IR_SEGUELIBRARYOPS_TD
