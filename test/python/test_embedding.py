@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("SEGUE_BUILD", ROOT / "build"))
 EXAMPLE = ROOT / "examples" / "cpp-stitch"
 LIBRARIES = ("libSegueRuntime.a", "libSegueDisk.a", "libSegueEngine.a")  # the others are for tools and for who asks for them
-LIMIT_BYTES = 21 << 17  # 2.625 MiB
+LIMIT_BYTES = 22 << 17  # 2.75 MiB
 
 CLANG = "clang++-22"  # of tools/setup, for sanitizers
 
