@@ -6,13 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "BlasApi.h"
+#include "OpenLibrary.h"
 #include "ToolkitFiles.h"
-#include "segue/runtime/Error.h"
-#include <cstdlib>
-#include <dlfcn.h>
-#include <map>
-#include <mutex>
-#include <vector>
 
 namespace segue::inline runtime::cuda {
 
@@ -41,30 +36,11 @@ static std::string load(BlasApi &api, void *handle, const std::string &library) 
 }
 
 const BlasApi &BlasApi::open(const std::string &device) {
-  static std::mutex mutex;
-  static std::map<std::string, BlasApi> opened;
-  const char *other = std::getenv("SEGUE_CUBLASLT_LIBRARY");
-  std::string named = other ? other : "", reason;
-  std::lock_guard lock(mutex);
-  if (auto known = opened.find(named); known != opened.end())
-    return known->second;
-  for (const std::string &library : named.empty() ? candidates() : std::vector{named}) {
-    void *handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL); // stays for the life of the process
-    if (!handle) {
-      const char *why = dlerror();
-      if (reason.empty())
-        reason = "there is no cuBLASLt: " + std::string(why ? why : library);
-      continue;
-    }
-    BlasApi api;
-    if (reason = load(api, handle, library); reason.empty())
-      return opened.emplace(named, api).first->second;
-    break;
-  }
-  throw Error(ErrorCode::Unsupported,
-              "device \"" + device + "\": products need cuBLASLt, and " + reason +
-                  "; install it (pip install nvidia-cublas==13.1.0.3, or a CUDA toolkit of 12 or 13), and put the "
-                  "folder of libcublasLt.so into LD_LIBRARY_PATH or name the file in SEGUE_CUBLASLT_LIBRARY");
+  return openLibrary<BlasApi>({"cuBLASLt", "SEGUE_CUBLASLT_LIBRARY", candidates}, load, [&](const std::string &reason) {
+    return "device \"" + device + "\": products need cuBLASLt, and " + reason +
+           "; install it (pip install nvidia-cublas==13.1.0.3, or a CUDA toolkit of 12 or 13), and put the folder of "
+           "libcublasLt.so into LD_LIBRARY_PATH or name the file in SEGUE_CUBLASLT_LIBRARY";
+  });
 }
 
 std::string BlasApi::describe(cublasStatus_t status) const {

@@ -6,13 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "NcclApi.h"
+#include "../OpenLibrary.h"
 #include "ToolkitFiles.h"
-#include "segue/runtime/Error.h"
-#include <cstdlib>
-#include <dlfcn.h>
-#include <map>
-#include <mutex>
-#include <vector>
 
 namespace segue::inline runtime::cuda {
 
@@ -42,30 +37,11 @@ static std::string loadNccl(NcclApi &api, void *handle, const std::string &libra
 }
 
 const NcclApi &NcclApi::open() {
-  static std::mutex mutex;
-  static std::map<std::string, NcclApi> opened;
-  const char *other = std::getenv("SEGUE_NCCL_LIBRARY");
-  std::string named = other ? other : "", reason;
-  std::lock_guard lock(mutex);
-  if (auto known = opened.find(named); known != opened.end())
-    return known->second;
-  for (const std::string &library : named.empty() ? placesOfNccl() : std::vector{named}) {
-    void *handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL); // stays for the life of the process
-    if (!handle) {
-      const char *why = dlerror();
-      if (reason.empty())
-        reason = "there is no NCCL: " + std::string(why ? why : library);
-      continue;
-    }
-    NcclApi api;
-    if (reason = loadNccl(api, handle, library); reason.empty())
-      return opened.emplace(named, api).first->second;
-    break;
-  }
-  throw Error(ErrorCode::Unsupported,
-              reason + "; install it (pip install nvidia-nccl-cu13, which PyTorch for CUDA 13 brings, or libnccl2 of "
-                       "NVIDIA's packages), and put the folder of libnccl.so.2 into LD_LIBRARY_PATH or name the file "
-                       "in SEGUE_NCCL_LIBRARY");
+  return openLibrary<NcclApi>({"NCCL", "SEGUE_NCCL_LIBRARY", placesOfNccl}, loadNccl, [](const std::string &reason) {
+    return reason + "; install it (pip install nvidia-nccl-cu13, which PyTorch for CUDA 13 brings, or libnccl2 of "
+                    "NVIDIA's packages), and put the folder of libnccl.so.2 into LD_LIBRARY_PATH or name the file in "
+                    "SEGUE_NCCL_LIBRARY";
+  });
 }
 
 std::string NcclApi::describe(ncclResult_t result, ncclComm_t communicator) const {
