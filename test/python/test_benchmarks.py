@@ -43,6 +43,11 @@ def test_convolutions():
     assert len(rows) == 2, text
 
 
+def test_sorting():
+    text = output(warm.python(), ROOT / "bench/engine/sorting.py", "--calls=1", "--only=topk 50")
+    assert len(re.findall(r"^\| topk 50 \| \d+ x 50257 \| f32 \|(?: [\d.]+ \|){3}$", text, re.M)) == 2, text
+
+
 def test_generation():
     text = output(warm.python(), ROOT / "bench/generate/run.py", "--config=T", "--length=24", "--tokens=6", "--rounds=1", "--profile")
     assert re.findall(r"^\| (segue|eager) \|(?: [\d.]+ \|){3} equal \|$", text, re.M) == ["segue", "eager"], text

@@ -187,7 +187,7 @@ struct Optimizer : segue::impl::SegueOptimizerBase<Optimizer> {
 
   /// `specs`: by parameter; `spec`: that of the pass, which decides of what all have in common.
   LogicalResult writeOptimizer(ModuleOp module, const OptimizerSpec &spec, ArrayRef<OptimizerSpec> specs,
-                      ArrayRef<TrainedParameter> trained) {
+                               ArrayRef<TrainedParameter> trained) {
     FunctionWriter writer(module, SegueDialect::kOptimizer);
     Type f32 = writer.builder.getF32Type();
 
