@@ -18,6 +18,8 @@
 #include "Session/ExpectError.h"
 #include "Session/TemporaryFolder.h"
 #include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 using namespace segue;
 using namespace segue::test;
@@ -354,6 +356,30 @@ TEST_F(SealedSession, SpillFilesThatNobodyCanNameAreRemoved) {
   EXPECT_TRUE(sameBits(resumed(budget, 1), expectedFrom(1)));
 }
 
+// A checkpoint that is written over names its spill file no more, even if the run is killed before the file goes; and still
+// does where it was not written over.
+TEST_F(SealedSession, AKilledRunLeavesNoFileOfTheCheckpointThatItReplaced) {
+  auto has = [&](const std::string &name) { return std::ranges::count(spillFiles(), name) == 1; };
+  sealOne();
+  std::string first = spillFiles().at(0);
+  { ReplacedSeal failed(path); }
+  std::filesystem::rename(path, folder / "moved");
+  sealOne();
+  EXPECT_TRUE(has(first)) << "a checkpoint that was moved names it";
+  std::string second = sealedFileOf(path).filename();
+  ASSERT_TRUE(has(second));
+  pid_t killed = ::fork();
+  if (killed == 0) {
+    ReplacedSeal replaced(path);
+    ::_exit(0);
+  }
+  ASSERT_EQ(::waitpid(killed, nullptr, 0), killed);
+  std::filesystem::remove(path); // another one lies there now
+  sealOne();
+  EXPECT_FALSE(has(second));
+  EXPECT_TRUE(has(first));
+}
+
 TEST_F(SealedSession, DamageIsRefusedAndNamed) {
   sealOne();
   std::filesystem::path file = sealedFileOf(path);
@@ -465,6 +491,6 @@ TEST_F(SealedSession, HostileFilesAreRefused) {
   expect(ofTensor(R"({"element":"f32","shape":[4])" + rest), "does not match its hash");
   // No name of a checkpoint makes anybody remove a file of another.
   saveSealedCheckpoint(path, {}, {{"segue.sealed.file", spill / name}, {"segue.sealed.bytes", "8192"}});
-  removeSealedFile(sealedFileOf(path), path);
+  ReplacedSeal(path).remove();
   EXPECT_EQ(spillFiles().size(), 1u);
 }

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace segue::inline runtime {
 
@@ -74,25 +75,50 @@ std::filesystem::path sealedFileOf(const std::filesystem::path &path) {
   }
 }
 
-void removeUnlocked(const std::filesystem::path &file) noexcept {
+/// Calls `act` with a descriptor of a file that lies in its folder itself, unless a process has locked it.
+template <typename Act> static void withUnlocked(const std::filesystem::path &file, Act act) noexcept {
   // NFS locks against all others what is open for writing alone.
   int descriptor = ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0)
     return;
   struct stat status;
   if (::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
-    ::unlink(file.c_str());
+    act(descriptor);
   ::close(descriptor);
 }
 
-void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept {
+void removeUnlocked(const std::filesystem::path &file) noexcept {
+  withUnlocked(file, [&](int) { ::unlink(file.c_str()); });
+}
+
+/// Returns true for what may be a spill file of the checkpoint at `path`, which says so itself.
+static bool isOfCheckpoint(const std::filesystem::path &file, const std::filesystem::path &path) noexcept {
   try {
     std::string name = file.filename().string();
-    if (isSealedName(name) && name.starts_with(ownPrefix(path)))
-      removeUnlocked(file);
+    return isSealedName(name) && name.starts_with(ownPrefix(path));
   } catch (const std::exception &) { // it stays, and the next run tries again
+    return false;
   }
 }
+
+static void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept {
+  if (isOfCheckpoint(file, path))
+    removeUnlocked(file);
+}
+
+/// Notes in the mode of a spill file whether a checkpoint names it, as SpillFile::keep says.
+static void noteNamed(const std::filesystem::path &file, const std::filesystem::path &path, bool isNamed) noexcept {
+  if (isOfCheckpoint(file, path))
+    withUnlocked(file, [&](int descriptor) { ::fchmod(descriptor, isNamed ? S_IRUSR | S_IWUSR : S_IRWXU); });
+}
+
+ReplacedSeal::ReplacedSeal(std::filesystem::path path) : path_(std::move(path)), file_(sealedFileOf(path_)) {
+  noteNamed(file_, path_, /*isNamed=*/false);
+}
+
+ReplacedSeal::~ReplacedSeal() { noteNamed(file_, path_, /*isNamed=*/true); }
+
+void ReplacedSeal::remove() noexcept { removeSealedFile(std::exchange(file_, {}), path_); }
 
 //===----------------------------------------------------------------------===//
 // Sealing
@@ -269,11 +295,9 @@ Metadata CheckpointSealer::describe(const SealedTensors &sealed) const {
   return metadata;
 }
 
-/// Removes the spill file of the checkpoint before, and those of runs that ended before one named them. A file that a
-/// checkpoint has named, and none that is written over, may be that of one with another path by now.
-void CheckpointSealer::removeFilesBefore(const std::filesystem::path &replaced,
-                                         const std::function<void(const std::string &)> &warn) const {
-  removeSealedFile(replaced, path_);
+/// Removes spill files of runs that ended before a checkpoint named them, or while one was written over. Another that a
+/// checkpoint has named may be that of one with another path by now.
+void CheckpointSealer::removeFilesBefore(const std::function<void(const std::string &)> &warn) const {
   std::string prefix = ownPrefix(path_);
   std::error_code unknown;
   std::filesystem::directory_iterator it(disk_->file().folder(), unknown), end;
@@ -329,7 +353,7 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &froz
   std::erase_if(inMemory.deferred, [&](const auto &item) { return isCopied(item.first, item.second); });
   bool isFirst = sealed_.empty();
   file.keep(name_);
-  std::filesystem::path replaced = isFirst ? sealedFileOf(path_) : std::filesystem::path();
+  ReplacedSeal replaced(isFirst ? path_ : std::filesystem::path());
   saveSealedCheckpoint(path_, inMemory, describe(sealed));
   std::vector<SpillExtent> ranges;
   for (const auto &[name, each] : sealed)
@@ -339,8 +363,9 @@ uint64_t CheckpointSealer::seal(const Checkpoint &checkpoint, const Frozen &froz
   usedBytes_ = usedBytes;
   std::error_code unknown;
   fileBytes_ = std::filesystem::file_size(path_, unknown);
+  replaced.remove();
   if (isFirst)
-    removeFilesBefore(replaced, warn);
+    removeFilesBefore(warn);
   uint64_t bytes = 0;
   for (const SpillExtent &range : ranges)
     bytes += range.bytes;

@@ -40,9 +40,23 @@ std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &d
 std::filesystem::path sealedFileOf(const std::filesystem::path &path);
 /// Removes a file that lies in its folder itself, unless a process has locked it. Throws nothing.
 void removeUnlocked(const std::filesystem::path &file) noexcept;
-/// Removes a spill file of the checkpoint at `path`, unless a process uses it or it is of another checkpoint. Throws
-/// nothing.
-void removeSealedFile(const std::filesystem::path &file, const std::filesystem::path &path) noexcept;
+
+/// A ReplacedSeal is the spill file that the checkpoint at a path names, while that is written over. It is noted as named
+/// by none, so that a later run removes it if this one is killed midway; and as named, if it stays.
+class ReplacedSeal {
+public:
+  /// An empty path has none.
+  explicit ReplacedSeal(std::filesystem::path path);
+  ~ReplacedSeal();
+  ReplacedSeal(const ReplacedSeal &) = delete;
+  ReplacedSeal &operator=(const ReplacedSeal &) = delete;
+
+  /// Removes it, as the checkpoint is written, unless a process uses it or it is of another checkpoint.
+  void remove() noexcept;
+
+private:
+  std::filesystem::path path_, file_;
+};
 
 /// Returns true if what lies on the disk of such a device can be sealed, or of one whose twin it is.
 bool canSealOn(const Device &device);
@@ -112,8 +126,7 @@ private:
   void write(const Tensor &tensor, std::vector<SpillExtent> to) const;
   bool hasSealed(const std::vector<SpillExtent> &ranges) const;
   Metadata describe(const SealedTensors &sealed) const;
-  void removeFilesBefore(const std::filesystem::path &replaced,
-                         const std::function<void(const std::string &)> &warn) const;
+  void removeFilesBefore(const std::function<void(const std::string &)> &warn) const;
 
   DeviceRef device_;
   DiskTier *disk_;

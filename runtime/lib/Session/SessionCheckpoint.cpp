@@ -145,7 +145,7 @@ void Session::save(const std::filesystem::path &path, std::string notes) const {
   SessionRanks *ranks = state_->ranks.get();
   bool isTogether = ranks && (ranks->shards() || isCheckpointFolder(path));
   bool writes = !isTogether || ranks->rank() == 0;
-  std::filesystem::path replaced = writes ? sealedFileOf(path) : std::filesystem::path();
+  ReplacedSeal replaced(writes ? path : std::filesystem::path());
   auto make = [&] {
     Checkpoint checkpoint = this->checkpoint();
     checkpoint.notes = notes;
@@ -157,8 +157,7 @@ void Session::save(const std::filesystem::path &path, std::string notes) const {
     saveCheckpoint(path, make());
   if (state_->sealer && state_->sealer->isAt(path))
     state_->sealer->unseal();
-  if (writes)
-    removeSealedFile(replaced, path);
+  replaced.remove();
 }
 
 std::string Session::load(const std::filesystem::path &path) {
