@@ -7,7 +7,8 @@
 """How ranks reach each other: `torch.distributed`, which `torchrun` starts.
 
 The runtime asks for blocking calls on the host's memory (`segue/runtime/Collectives/Transport.h`); they come on a thread of the
-device. Ranks with a GPU each send tensors by NCCL, which the runtime calls itself (`segue/runtime/Cuda/Nccl.h`), and ask here what has become of the others. A transport has a gloo group of its own over the ranks of the group that it is given: what a program sends by its own group on
+device. Ranks with a GPU each may send tensors by NCCL, which the runtime calls itself (`segue/runtime/Cuda/Nccl.h`), and ask here what has
+become of the others. A transport has a gloo group of its own over the ranks of the group that it is given: what a program sends by its own group on
 its own threads does not come between.
 
 Who waits looks around twice a second (`roll_call.py`). A call of gloo's that is given up is ended by closing the connections of the group, so that

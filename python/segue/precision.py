@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
 from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .module import Module
 
 #: By name the element type of autocast, or None without it.
 PRECISIONS = {"f32": None, "bf16-mixed": torch.bfloat16, "f16-mixed": torch.float16}
@@ -60,3 +63,25 @@ def entered_precision(precision: str | None, place: str = "cpu") -> contextlib.A
         return contextlib.nullcontext()
     dtype = PRECISIONS[precision]
     return torch.autocast(place, dtype=dtype, enabled=dtype is not None)
+
+
+def bring_to(precision: str, modules: Sequence[Module]) -> None:
+    """Captures modules again in this precision, and what one gives the next one in the element type that it has then."""
+    given: list[tuple[Any, torch.dtype]] = []  # what the module before gave, in its order, and of which type it is now
+    outside: set[str] = set()
+    for module in modules:
+        before = module._primary.captured
+        if before is None:  # of a file, which stays as it is, or is refused
+            module.to_precision(precision)
+            given = []
+            continue
+        types = {}
+        for each in before.named("input"):
+            if each.name in outside or not given or (given[0][0].shape, given[0][0].dtype) != (each.shape, each.dtype):
+                outside.add(each.name)
+                continue
+            if (now := given.pop(0)[1]) != each.dtype:
+                types[each.name] = now
+        module.to_precision(precision, types)
+        after = module._primary.captured
+        given = [(old, new.dtype) for old, new in zip(before.results, after.results, strict=True) if old.name != "loss"]

@@ -32,7 +32,7 @@ from .gradient_hooks import GradientFunction, GradientHook
 from .memory import budget_bytes, parse_bytes
 from .module import LoadedModule, Module, Program
 from .optimizers import Optimizer
-from .precision import LossScale
+from .precision import LossScale, bring_to
 from .run_config import statistics_of, text_of
 from .sizes import Sizes
 from .squareq import path_of
@@ -212,7 +212,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                 raise MissingWeightError(f"MISSING_WEIGHT: {module.name} has no value for {names[0]!r}"
                                          f"{f' and {len(names) - 1} others' if len(names) > 1 else ''}", report={"names": names})
         if precision is not None:
-            _bring_to(precision, list(named.values()))
+            bring_to(precision, list(named.values()))
         self._ranks = ranks_for(distributed, process_group, bucket_mb, reduction, stages, messages)
         # The transport is left once, when the trainer goes or when Python ends, as files are written then.
         self._leave = weakref.finalize(self, self._ranks.leave)
@@ -792,28 +792,6 @@ def _write_files(session: "_runtime.Session", writers: Sequence[tuple[Any, Any]]
                 writer.write(os.fspath(path))
                 if (steps := getattr(writer, "ended_after", None)) is not None:
                     log.warning("%s has the first %d steps; more would take more than the 50 MiB of memory of a trace", path, steps)
-
-
-def _bring_to(precision: str, modules: Sequence[Module]) -> None:
-    """Captures modules again in this precision, and what one gives the next one in the element type that it has then."""
-    given: list[tuple[Any, torch.dtype]] = []  # what the module before gave, in its order, and of which type it is now
-    outside: set[str] = set()
-    for module in modules:
-        before = module._primary.captured
-        if before is None:  # of a file, which stays as it is, or is refused
-            module.to_precision(precision)
-            given = []
-            continue
-        types = {}
-        for each in before.named("input"):
-            if each.name in outside or not given or (given[0][0].shape, given[0][0].dtype) != (each.shape, each.dtype):
-                outside.add(each.name)
-                continue
-            if (now := given.pop(0)[1]) != each.dtype:
-                types[each.name] = now
-        module.to_precision(precision, types)
-        after = module._primary.captured
-        given = [(old, new.dtype) for old, new in zip(before.results, after.results, strict=True) if old.name != "loss"]
 
 
 def _trained_names(module: Module) -> list[str]:

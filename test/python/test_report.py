@@ -122,6 +122,7 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
     # Steps 1 to 4 were traced, 5 and 6 not.
     assert [t["step"] for t in data["timelines"]] == [1, 2, 3, 4]
     activation = lines_of(tmp_path / "activation.jsonl")
+    named = 0
     for timeline, line in zip(data["timelines"], activation):
         assert [p["name"] for p in timeline["phases"]] == ["step_begin", "forward", "backward", "optimizer", "step_end"]
         memory = timeline["memory"]
@@ -134,7 +135,8 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
         assert peak["ms"] == pytest.approx(memory["ms"][memory["total"].index(peak["bytes"])], abs=1e-3)
         assert [h["bytes"] for h in peak["held"]] == sorted((h["bytes"] for h in peak["held"]), reverse=True)
         saved = [h for h in peak["held"] if h["role"] == "saved"]
-        assert saved and all(re.search(r"nets\.py:\d+:\d+", h.get("location", "")) and h["kind"] == "activations" for h in saved), saved
+        named += len(saved)  # none where watermarks have sent all of them away before a peak in the optimizer
+        assert all(re.search(r"nets\.py:\d+:\d+", h.get("location", "")) and h["kind"] == "activations" for h in saved), saved
         weight = next(h for h in peak["held"] if h["value"].endswith(".weight") and h["kind"] == "weights")
         assert re.search(rf"nets\.py:\d+:\d+ \({re.escape(weight['value'].removesuffix('.weight'))}\)", weight["location"])
         # A session's own tensors have their names, but a few numbers for the device.
@@ -147,6 +149,7 @@ def test_the_page_of_a_run_has_the_figures_of_its_telemetry(tmp_path, mode):
         for direction in ("d2h", "h2d"):
             carried = sum(link[direction]) * link["bin_ms"] / 1e3
             assert carried == pytest.approx(link[f"{direction}_bytes"], rel=0.02)
+    assert named
     # Working memory is told by what a program has in it, with lines, and the rest of it.
     held = [holder for timeline in data["timelines"] for holder in timeline["peak"]["held"]]
     temporaries = [holder for holder in held if holder.get("temporary")]

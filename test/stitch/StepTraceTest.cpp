@@ -124,12 +124,14 @@ TEST_P(StepTraceTest, ShowsCopiesAndMemory) {
 
 TEST_P(StepTraceTest, WritesAFileThatParses) {
   step();
+  trace.setOn(false); // a span that is open ends anew each time
   auto path = std::filesystem::path(testing::TempDir()) / ("trace" + std::to_string(getpid()) + ".json");
   trace.write(path);
   std::ifstream file(path);
   Json json = Json::parse(file);
   EXPECT_EQ(json["otherData"]["device"], device->name());
   EXPECT_FALSE(json["traceEvents"].empty());
+  EXPECT_EQ(json, trace.toJson());
   std::filesystem::remove(path);
   EXPECT_THROW(trace.write("/nowhere/at/all.json"), Error);
 }

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// By whatever way tensors go to other ranks: what is refused, what a trace has of it, and
+// All ways of sending tensors to other ranks have this: what is refused, what a trace has of it, and
 // how a rank is told that another one has not what it was to send.
 //
 //===----------------------------------------------------------------------===//

@@ -25,7 +25,7 @@ namespace segue::inline runtime::cuda {
 
 /// Where a library is looked for.
 struct LibraryPlaces {
-  /// As people call it.
+  /// The name that people know it by.
   const char *name;
   /// The variable of the environment that names a file of it.
   const char *variable;

@@ -26,7 +26,7 @@ PlannedResidency::PlannedResidency(DeviceRef device)
   });
 }
 
-/// What another session's plan finds in its way leaves, newest values that the device alone has included.
+/// Has all leave that another session's plan finds in its way, newest values that the device alone has included.
 uint64_t PlannedResidency::makeRoom(uint64_t wanted) {
   if (inStep_ || hasItsAddresses() || !device_->hasBytes())
     return residency_.makeRoom(wanted);

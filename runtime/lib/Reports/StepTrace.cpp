@@ -26,6 +26,9 @@ static size_t trackId(std::string_view track) { return size_t(std::ranges::find(
 /// The holders that an instant "most held" names; who holds less is summed up.
 static constexpr size_t namedHolders = 100;
 
+/// The text of events that is written at once.
+static constexpr size_t writtenBytes = 1 << 16;
+
 /// Copies and commands are taken from the device, which waits for what is queued, so many steps apart at most.
 static constexpr uint64_t mostStepsApart = 16;
 
@@ -269,7 +272,8 @@ void StepTrace::takeRecords() {
     std::ranges::move(commands_->take(), std::back_inserter(spansOfCommands_));
 }
 
-Json StepTrace::toJson() {
+/// Calls `give` with each event, and returns what the trace says besides.
+Json StepTrace::forEachEvent(const std::function<void(Json)> &give) {
   takeRecords();
   if (!open_.empty()) {
     size_t now = mark();
@@ -286,13 +290,12 @@ Json StepTrace::toJson() {
     start = std::min(start, span.begin);
   auto micros = [](double seconds) { return std::max(0.0, seconds) * 1e6; };
 
-  Json events = Json::array();
   for (size_t track = 0; track < tracks.size(); ++track)
-    events.push_back({{"name", "thread_name"},
-                      {"ph", "M"},
-                      {"pid", 1},
-                      {"tid", track},
-                      {"args", {{"name", std::string(tracks[track])}}}});
+    give({{"name", "thread_name"},
+          {"ph", "M"},
+          {"pid", 1},
+          {"tid", track},
+          {"args", {{"name", std::string(tracks[track])}}}});
   MessageTimes messages;
   for (const Span &span : spans_) {
     if (span.track == "block")
@@ -300,25 +303,25 @@ Json StepTrace::toJson() {
     Json args = Json::object();
     if (!span.program.empty())
       args["program"] = span.program;
-    events.push_back({{"name", span.name},
-                      {"ph", "X"},
-                      {"pid", 1},
-                      {"tid", trackId(span.track)},
-                      {"ts", micros(at(span.begin) - start)},
-                      {"dur", micros(at(span.end) - at(span.begin))},
-                      {"args", std::move(args)}});
+    give({{"name", span.name},
+          {"ph", "X"},
+          {"pid", 1},
+          {"tid", trackId(span.track)},
+          {"ts", micros(at(span.begin) - start)},
+          {"dur", micros(at(span.end) - at(span.begin))},
+          {"args", std::move(args)}});
   }
   for (const CommandSpan &span : spansOfCommands_) {
     Json args{{"program", span.program}, {"kind", span.kind}, {"bytes", span.bytes}, {"flops", span.flops}};
     if (!span.location.empty())
       args["location"] = span.location;
-    events.push_back({{"name", span.label},
-                      {"ph", "X"},
-                      {"pid", 1},
-                      {"tid", trackId("compute")},
-                      {"ts", micros(span.begin - start)},
-                      {"dur", micros(span.seconds)},
-                      {"args", std::move(args)}});
+    give({{"name", span.label},
+          {"ph", "X"},
+          {"pid", 1},
+          {"tid", trackId("compute")},
+          {"ts", micros(span.begin - start)},
+          {"dur", micros(span.seconds)},
+          {"args", std::move(args)}});
   }
   for (Json copy : copies_) {
     double begin = copy["ts"].get<double>(), end = begin + copy["dur"].get<double>();
@@ -328,28 +331,28 @@ Json StepTrace::toJson() {
       messages.addMessage(begin, end);
     copy["ts"] = micros(copy["ts"].get<double>() - start);
     copy["dur"] = micros(copy["dur"].get<double>());
-    events.push_back(std::move(copy));
+    give(std::move(copy));
   }
   for (const Level &level : levels_)
-    events.push_back({{"name", std::string(name(level.space))},
-                      {"ph", "C"},
-                      {"pid", 1},
-                      {"ts", micros(at(level.mark) - start)},
-                      {"args", {{"bytes", level.bytes}}}});
+    give({{"name", std::string(name(level.space))},
+          {"ph", "C"},
+          {"pid", 1},
+          {"ts", micros(at(level.mark) - start)},
+          {"args", {{"bytes", level.bytes}}}});
   for (const Displaced &each : displaced_)
-    events.push_back({{"name", "departs from planned addresses"},
-                      {"ph", "i"},
-                      {"s", "p"},
-                      {"pid", 1},
-                      {"tid", 0},
-                      {"ts", micros(at(each.mark) - start)},
-                      {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
+    give({{"name", "departs from planned addresses"},
+          {"ph", "i"},
+          {"s", "p"},
+          {"pid", 1},
+          {"tid", 0},
+          {"ts", micros(at(each.mark) - start)},
+          {"args", {{"blocks", each.figures.displaced}, {"last", each.figures.lastDisplaced}}}});
   for (const auto &[mark, space, bytes] : roles_)
-    events.push_back({{"name", std::string(name(space)) + " by role"},
-                      {"ph", "C"},
-                      {"pid", 1},
-                      {"ts", micros(at(mark) - start)},
-                      {"args", bytes}});
+    give({{"name", std::string(name(space)) + " by role"},
+          {"ph", "C"},
+          {"pid", 1},
+          {"ts", micros(at(mark) - start)},
+          {"args", bytes}});
   for (const Most &most : most_) {
     if (!most.bytes)
       continue;
@@ -366,26 +369,41 @@ Json StepTrace::toJson() {
       args["rest"] = {{"holders", lines.size() - namedHolders}, {"bytes", restBytes}};
     if (!most.block.empty())
       args["block"] = most.block, args["program"] = most.program;
-    events.push_back({{"name", mostHeldLabel},
-                      {"ph", "i"},
-                      {"s", "p"},
-                      {"pid", 1},
-                      {"tid", 0},
-                      {"ts", micros(at(most.mark) - start)},
-                      {"args", std::move(args)}});
+    give({{"name", mostHeldLabel},
+          {"ph", "i"},
+          {"s", "p"},
+          {"pid", 1},
+          {"tid", 0},
+          {"ts", micros(at(most.mark) - start)},
+          {"args", std::move(args)}});
   }
   Json other{{"device", device_->name()}};
   if (endedAfter_)
     other["ended_after_steps"] = *endedAfter_;
   if (!messages.empty())
     other["network"] = messages.json(/*perSecond=*/1);
+  return other;
+}
+
+Json StepTrace::toJson() {
+  Json events = Json::array();
+  Json other = forEachEvent([&](Json event) { events.push_back(std::move(event)); });
   return {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}, {"otherData", std::move(other)}};
 }
 
 void StepTrace::write(const std::filesystem::path &path) {
-  std::string text = toJson().dump();
   OutputFile file(path);
-  file.write(text);
+  // All events at once would take ten times what the records do.
+  std::string text = R"({"traceEvents":[)";
+  std::string_view between;
+  Json other = forEachEvent([&](const Json &event) {
+    text.append(std::exchange(between, ",")).append(event.dump());
+    if (text.size() > writtenBytes) {
+      file.write(text);
+      text.clear();
+    }
+  });
+  file.write(text + R"(],"displayTimeUnit":"ms","otherData":)" + other.dump() + "}");
   file.commit();
 }
 

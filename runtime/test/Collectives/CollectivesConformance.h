@@ -22,7 +22,7 @@
 namespace segue::test {
 
 struct CollectivesCase {
-  /// Of the device of each rank, whose number stands for RANK.
+  /// The spec of the device of each rank, whose number stands for RANK.
   const char *device;
   MakeCollectives make = makeCollectives;
   /// False where three ranks and more are added up in an order of the library's own.
@@ -43,7 +43,7 @@ protected:
 
 using Vector = std::vector<float>;
 
-/// What rank `rank` has at `index`, which no other order of addition sums to the same bits.
+/// The number of rank `rank` at `index`, which no other order of addition sums to the same bits.
 inline float valueOf(int rank, int64_t index) { return std::ldexp(1.1f + float(index % 7), rank * 5) / 3; }
 
 inline Tensor filled(const DeviceRef &device, int64_t count, int rank, Space space = Space::DeviceDram) {

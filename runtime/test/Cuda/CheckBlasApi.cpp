@@ -11,30 +11,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Cuda/BlasApi.h"
+#include "PassedCall.h"
 #include <cublasLt.h>
-#include <type_traits>
 
 namespace ours = segue::cuda;
 
-/// A parameter as the machine passes it: all pointers alike, enums as their numbers.
-template <typename T> struct Passed {
-  using type = T;
-};
-template <typename T>
-  requires std::is_pointer_v<T>
-struct Passed<T> {
-  using type = void *;
-};
-template <typename T>
-  requires std::is_enum_v<T>
-struct Passed<T> {
-  using type = int;
-  static_assert(sizeof(T) == sizeof(int));
-};
-template <typename T> struct PassedCall;
-template <typename R, typename... A> struct PassedCall<R(A...)> {
-  using type = typename Passed<R>::type(typename Passed<A>::type...);
-};
 #define SEGUE_SAME_CALL(name, symbol, ...)                                                                             \
   static_assert(std::is_same_v<PassedCall<ours::BlasApi::name##_t>::type, PassedCall<decltype(::symbol)>::type>);
 SEGUE_CUBLASLT_CALLS(SEGUE_SAME_CALL)

@@ -11,32 +11,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "../../lib/Cuda/Nccl/NcclApi.h"
+#include "PassedCall.h"
 #include <nccl.h>
-#include <type_traits>
 
 namespace ours = segue::cuda;
 
-/// A parameter as the machine passes it: all pointers alike, enums as their numbers, the id as its bytes.
-template <typename T> struct Passed {
-  using type = T;
-};
-template <typename T>
-  requires std::is_pointer_v<T>
-struct Passed<T> {
-  using type = void *;
-};
-template <typename T>
-  requires std::is_enum_v<T>
-struct Passed<T> {
-  using type = int;
-  static_assert(sizeof(T) == sizeof(int));
-};
+/// The id goes by its bytes.
 template <> struct Passed<ncclUniqueId> {
   using type = ours::NcclId;
-};
-template <typename T> struct PassedCall;
-template <typename R, typename... A> struct PassedCall<R(A...)> {
-  using type = typename Passed<R>::type(typename Passed<A>::type...);
 };
 #define SEGUE_SAME_CALL(name, symbol, ...)                                                                             \
   static_assert(std::is_same_v<PassedCall<ours::NcclApi::name##_t>::type, PassedCall<decltype(::symbol)>::type>);

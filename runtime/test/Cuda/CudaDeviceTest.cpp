@@ -268,7 +268,7 @@ TEST_F(CudaMemoryTest, StoragesMoveTogetherWithinChunks) {
   EXPECT_LE(fakecuda::takenBytes(10), 4 * mib);
 }
 
-// What kernels take for their stacks is in the books before the first launch, and parts nobody's memory.
+// The memory of kernels' stacks is in the books before the first launch, and parts nobody's.
 TEST_F(CudaMemoryTest, StacksAreCounted) {
   KernelSource source{"stacks.segue", "deep", {}};
   source.variants.push_back(

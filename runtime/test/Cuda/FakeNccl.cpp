@@ -39,11 +39,11 @@ using namespace fakecuda;
 static constexpr int mostRanks = 8;
 /// So many calls of a communicator are under way at once, each with so many bytes of a rank.
 static constexpr uint64_t callsUnderWay = 2, mostBytes = 64 << 20;
-/// What a communicator takes of its GPU, and what its first group takes.
+/// The bytes that a communicator takes of its GPU, and that its first group takes.
 static constexpr uint64_t bytesOfInit = 4 << 20, bytesOfFirstGroup = 2 << 20;
 
 namespace {
-/// What a rank calls. All ranks have to call the same.
+/// A Call is what a rank asks for; all ranks have to ask for the same.
 struct Call {
   enum Kind : int { AllReduce, Reduce, Broadcast, ReduceScatter, AllGather };
   int kind, type, root, padding;
@@ -57,7 +57,7 @@ struct Slot {
   Call calls[mostRanks];
 };
 
-/// What the ranks of a communicator share.
+/// The memory that the ranks of a communicator share.
 struct Shared {
   std::atomic<int> here[mostRanks], left[mostRanks];
   Slot slots[callsUnderWay];

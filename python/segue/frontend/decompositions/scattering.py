@@ -63,7 +63,7 @@ def scatter_reduce(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch
         found: torch.Tensor = parts.prod(-1, dtype=x.dtype) if reduce == "prod" else getattr(parts, reduce)(-1)
         some = here.any(-1)
     elif reduce in ("amax", "amin"):
-        # Of several that are written to one place the last is there: the greatest, or NaN, if they are written in this order.
+        # The last of several elements that are written to one place stays: in this order the greatest, or NaN.
         rising = source if reduce == "amax" else -source if x.is_floating_point() else ~source
         order = torch.sort(rising, dim=dim, stable=True).indices
         found = torch.full_like(start, _neutral(reduce, x.dtype)).scatter(dim, index.gather(dim, order), source.gather(dim, order))

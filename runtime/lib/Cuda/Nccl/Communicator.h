@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// What a stream is given of NCCL waits on the GPU until the other ranks have come to it, and
+// A call of NCCL in a stream waits on the GPU until the other ranks have come to it, and
 // nobody else notices when one never does: the host's calls stand behind it in the stream.
 // So a thread watches. It looks when a group of calls has begun on the GPU and whether it has
 // ended; what NCCL says of the communicator; and what the transport has heard of the ranks.

@@ -18,10 +18,10 @@
 
 namespace segue::inline runtime::cuda {
 
-/// What a rank tells the others.
+/// A MessageWord is what a rank tells the others.
 struct MessageWord {
   MessageWay way = MessageWay::Automatic;
-  /// What tells its GPU from all others; empty without one.
+  /// The number by which the driver tells its GPU from all others; empty without one.
   std::string gpu;
   /// The version of its NCCL; 0: it has none, and `lack` says why.
   int nccl = 0;

@@ -80,7 +80,7 @@ struct NcclApi {
   SEGUE_NCCL_CALLS(SEGUE_NCCL_MEMBER)
 #undef SEGUE_NCCL_MEMBER
 
-  /// What the library says of itself: 22707 is 2.27.7.
+  /// The version that the library says it is: 22707 is 2.27.7.
   int versionCode = 0;
 
   /// The library of this process, opened once: what SEGUE_NCCL_LIBRARY names, or else

@@ -108,7 +108,7 @@ private:
   GpuHolder &gpu_;
   std::shared_ptr<Transport> transport_;
   CollectiveOptions options_;
-  /// What goes by way of the host.
+  /// The operations that go by way of the host.
   std::shared_ptr<Collectives> host_;
   std::shared_ptr<Communicator> communicator_;
   uint64_t stageBytes_;

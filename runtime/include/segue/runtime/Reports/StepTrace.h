@@ -35,6 +35,7 @@
 #include "segue/runtime/Program/Events.h"
 #include "segue/runtime/Program/WorkingMemory.h"
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,10 +84,12 @@ public:
   /// Returns {"traceEvents":[…]} with all events so far, times
   /// in microseconds since the first. Waits for queued work.
   Json toJson();
-  /// Writes what toJson returns into a file. Throws IoFailed.
+  /// Writes what toJson returns into a file, without all of it in memory. Throws IoFailed.
   void write(const std::filesystem::path &path);
 
 private:
+  Json forEachEvent(const std::function<void(Json)> &give);
+
   /// One line of who holds the most.
   struct HeldLine {
     uint64_t bytes = 0;
