@@ -173,8 +173,8 @@ public:
   uint64_t spareBytes() const;
   /// Brings all that was written to the disk, and gives the file `name` in its folder if it has none
   /// yet; a lock (flock) on it says that this process lives. Unless something is sealed, the name goes when the file
-  /// does. Its owner may execute it as long as nothing is sealed, so that others know one that no checkpoint has ever
-  /// named. Throws IoFailed, and Unsupported on a file system where a file without a name cannot get one, and where
+  /// does. Its owner may execute it as long as nothing is sealed, so that others know one that no checkpoint
+  /// names. Throws IoFailed, and Unsupported on a file system where a file without a name cannot get one, and where
   /// the name that it has got leads to it no more.
   void keep(const std::string &name);
   /// Returns the path of the file, which is empty as long as it has no name.
