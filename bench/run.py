@@ -5,6 +5,7 @@
     python bench/run.py --config M --rounds 1
     python bench/run.py --peers segue,eager --table out/step.md
     python bench/run.py --bf16                 # all of them with autocast
+    python bench/run.py --dropout 0.1          # of embeddings, of the weights of attention, and of what blocks add
 
 Every peer is a process of its own that starts from the same weights, reads the same bytes and prints one JSON line
 (bench/peers). They run one after the other, in rounds, and the best median of each counts: other load on the machine only
@@ -32,6 +33,8 @@ COMMANDS = {
 #: Relative difference of losses that f32 peers may show (they show 1e-6), and those with products in bf16 (1e-5).
 LOSS_TOLERANCE = 1e-4
 BF16_TOLERANCE = 1e-3
+#: With dropout each peer draws masks of its own.
+DROPOUT_TOLERANCE = 5e-2
 
 
 def weights_file(config: str, folder: Path) -> Path:
@@ -131,7 +134,7 @@ def table(results: dict[str, list[dict]], args: argparse.Namespace) -> str:
     reference = best.get("eager")
     command = f"python bench/run.py {' '.join(args.given)}".strip()
     lines = [
-        f"### Training step, config {args.config}, {args.threads} threads{', bf16' * args.bf16}", "",
+        f"### Training step, config {args.config}, {args.threads} threads{', bf16' * args.bf16}{f', dropout {args.dropout:g}' if args.dropout else ''}", "",
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end;"
         f" `{command}`; best of {args.rounds} medians over {args.steps - 5} steps.", "",
         f"| peer | step ms (each run) | ratio to eager | CPU share | peak RSS MiB (before the model) | start-up s | loss0 | loss after {min(20, args.steps - 1)} |",
@@ -155,14 +158,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", help=f"of {', '.join(COMMANDS)}; default: all")
     parser.add_argument("--bf16", action="store_true", help="with autocast: products, convolutions and attention in bfloat16")
+    parser.add_argument("--dropout", type=float, default=0, help="the probability with which numbers are dropped")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one run")
     parser.add_argument("--table", type=output, help="write the table to this file too")
     parser.add_argument("--work", type=Path, default=Path("out/bench"), help="folder of the generated weights")
     args = parser.parse_args()
     args.given = sys.argv[1:]
-    commands = {name: [*command, "--bf16"] for name, command in COMMANDS.items()} if args.bf16 else COMMANDS
+    options = ["--bf16"] * args.bf16 + ["--dropout", str(args.dropout)] * bool(args.dropout)
+    commands = {name: [*command, *options] for name, command in COMMANDS.items()}
     results, whole = run_rounds(chosen(parser, args, commands), commands, args)
-    errors = loss_errors(results, BF16_TOLERANCE if args.bf16 else LOSS_TOLERANCE)
+    errors = loss_errors(results, DROPOUT_TOLERANCE if args.dropout else BF16_TOLERANCE if args.bf16 else LOSS_TOLERANCE)
     return publish(table(results, args), args.table, errors, whole) if results else 1
 
 

@@ -21,11 +21,12 @@
 
 using namespace segue;
 
-static AttentionGradSpec describe(int64_t batch, int64_t heads, int64_t rows, int64_t dim) {
+static AttentionGradSpec describe(int64_t batch, int64_t heads, int64_t rows, int64_t dim, float dropout) {
   AttentionGradSpec grad;
   AttentionSpec &spec = grad.forward;
   spec.batch = batch, spec.heads = heads, spec.rows = spec.keys = rows, spec.dim = dim;
   spec.causal = true;
+  spec.dropout = dropout;
   spec.scale = 1 / std::sqrt(static_cast<float>(dim));
   int64_t width = heads * dim;
   spec.q = spec.k = spec.v = grad.gradQ = grad.gradK = grad.gradV = {rows * 3 * width, dim, 3 * width, 1};
@@ -33,9 +34,9 @@ static AttentionGradSpec describe(int64_t batch, int64_t heads, int64_t rows, in
   return grad;
 }
 
-static void runAttention(benchmark::State &state, int threads, bool backward) {
+static void runAttention(benchmark::State &state, int threads, bool backward, float dropout) {
   int64_t batch = 8, heads = 6, rows = 256, dim = 64, width = heads * dim;
-  AttentionGradSpec spec = describe(batch, heads, rows, dim);
+  AttentionGradSpec spec = describe(batch, heads, rows, dim, dropout);
   std::vector<float> qkv(batch * rows * 3 * width), gradQkv(qkv.size()), out(batch * rows * width), gradOut(out.size()),
       lse(batch * heads * rows);
   for (size_t i = 0; i < qkv.size(); ++i)
@@ -43,12 +44,13 @@ static void runAttention(benchmark::State &state, int threads, bool backward) {
   for (size_t i = 0; i < gradOut.size(); ++i)
     gradOut[i] = static_cast<float>(i * 6007 % 997) / 500 - 1;
   float *q = qkv.data(), *k = q + width, *v = k + width, *gradQ = gradQkv.data();
+  int64_t seed = 1, step = 0;
   CpuEngine engine{Threads(threads)};
   auto forward = engine.planAttention(spec.forward);
   auto derivative = engine.planAttentionGrad(spec);
-  AttentionArgs args{q, k, v, nullptr, out.data(), lse.data()};
+  AttentionArgs args{q, k, v, nullptr, &seed, &step, out.data(), lse.data()};
   AttentionGradArgs gradArgs{
-      q, k, v, nullptr, out.data(), lse.data(), gradOut.data(), gradQ, gradQ + width, gradQ + 2 * width};
+      q, k, v, nullptr, &seed, &step, out.data(), lse.data(), gradOut.data(), gradQ, gradQ + width, gradQ + 2 * width};
   forward->run(args);
   for (auto _ : state) {
     if (backward)
@@ -63,13 +65,14 @@ static void runAttention(benchmark::State &state, int threads, bool backward) {
 
 static const bool attentionRegistered = [] {
   for (bool backward : {false, true})
-    for (int threads : {1, 2}) {
-      std::string title = std::string(backward ? "attention_grad" : "attention") +
-                          "/f32/threads:" + std::to_string(threads) + "/8x6x256x64";
-      benchmark::RegisterBenchmark(title.c_str(), runAttention, threads, backward)
-          ->UseRealTime()
-          ->MinTime(0.2)
-          ->Unit(benchmark::kMicrosecond);
-    }
+    for (float dropout : {0.0f, 0.1f})
+      for (int threads : {1, 2}) {
+        std::string title = std::string(backward ? "attention_grad" : "attention") + (dropout ? "/dropout" : "") +
+                            "/f32/threads:" + std::to_string(threads) + "/8x6x256x64";
+        benchmark::RegisterBenchmark(title.c_str(), runAttention, threads, backward, dropout)
+            ->UseRealTime()
+            ->MinTime(0.2)
+            ->Unit(benchmark::kMicrosecond);
+      }
   return true;
 }();

@@ -27,6 +27,7 @@ def least(fn, clock, count=30):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dropout", type=float, default=0.0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     qkv = torch.randn(8, 256, 3 * 384, requires_grad=True)
@@ -34,7 +35,7 @@ def main():
 
     def forward():
         q, k, v = qkv.view(8, 256, 3, 6, 64).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(8, 256, 384)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=args.dropout).transpose(1, 2).reshape(8, 256, 384)
 
     def both():
         qkv.grad = None

@@ -45,10 +45,10 @@ class First(nn.Module):
 
     def __init__(self, gpt: GPT):
         super().__init__()
-        self.wte, self.wpe, self.h = gpt.wte, gpt.wpe, gpt.h[: len(gpt.h) // 2]
+        self.wte, self.wpe, self.drop, self.h = gpt.wte, gpt.wpe, gpt.drop, gpt.h[: len(gpt.h) // 2]
 
     def forward(self, tokens):
-        x = self.wte(tokens) + self.wpe.weight
+        x = self.drop(self.wte(tokens) + self.wpe.weight)
         for block in self.h:
             x = block(x)
         return x
@@ -69,7 +69,7 @@ class Last(nn.Module):
 
 def name(args):
     mode = {"free": "", "streamed": " streamed"}.get(args.mode, f" {args.mode} {args.cap:g} %")
-    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward + " bf16" * args.bf16
+    return "segue" + " 2 modules" * (args.modules == 2) + " sim" * bool(args.device) + mode + " in backward" * args.in_backward + " in forward" * args.in_forward + " bf16" * args.bf16 + " dropout" * bool(args.dropout)
 
 
 def bits_of(losses, trainer):
@@ -127,13 +127,14 @@ def main():
     parser.add_argument("--in-forward", action="store_true", help="parameters are updated in the next forward; caps likewise")
     parser.add_argument("--profile", type=int, metavar="STEPS", help="on stderr, where so many more steps go: each command beside its limit")
     parser.add_argument("--bf16", action="store_true", help="products, convolutions and attention in bfloat16, as autocast has them")
+    parser.add_argument("--dropout", type=float, default=0, help="the probability with which numbers are dropped")
     parser.add_argument("--clip", type=float, help="the most that the norm of the gradients may be")
     args = parser.parse_args()
     torch.set_num_threads(1)  # PyTorch only captures the model here; its pool would take processors from ours
 
     import segue
 
-    cfg, before = g.CONFIGS[args.config], g.rss_mb()
+    cfg, before = dataclasses.replace(g.CONFIGS[args.config], dropout=args.dropout), g.rss_mb()
     weights, data = g.load(args.weights)
     model = GPT(cfg)
     model.load(weights)

@@ -115,7 +115,8 @@ def supported_ops(part: str = "") -> Operators:
 def _all() -> dict[str, Operator]:
     apart = {str(op) for op in decompositions()}
     known = {str(op): op for op in _of_pytorch()}
-    return {name: _operator(name, known.get(name), apart) for name in sorted({*known, *OPS})}
+    # Operators of ours stand for what PyTorch has in other forms.
+    return {name: _operator(name, known.get(name), apart) for name in sorted({*known, *OPS}) if not name.startswith("segue.")}
 
 
 def _operator(name: str, overload: Any, apart: set[str]) -> Operator:

@@ -271,15 +271,19 @@ private:
       number(matmul->accumulate);
       number(matmul->b_transposed);
     } else if (AttentionT *attention = body.AsAttention()) {
-      for (auto *view : {&attention->q, &attention->k, &attention->v, &attention->mask, &attention->out,
-                         &attention->lse})
+      for (auto *view : {&attention->q, &attention->k, &attention->v, &attention->mask, &attention->seed,
+                         &attention->step, &attention->out, &attention->lse})
         walk(*view);
       number(attention->scale);
       number(attention->causal);
+      number(attention->dropout);
+      number(attention->dropout_id);
     } else if (AttentionGradT *grad = body.AsAttentionGrad()) {
-      for (auto *view : {&grad->q, &grad->k, &grad->v, &grad->mask, &grad->out, &grad->lse, &grad->grad_out,
-                         &grad->grad_q, &grad->grad_k, &grad->grad_v})
+      for (auto *view : {&grad->q, &grad->k, &grad->v, &grad->mask, &grad->seed, &grad->step, &grad->out, &grad->lse,
+                         &grad->grad_out, &grad->grad_q, &grad->grad_k, &grad->grad_v})
         walk(*view);
+      number(grad->dropout);
+      number(grad->dropout_id);
     } else if (LibraryCallT *call = body.AsLibraryCall()) {
       text(call->operation);
       for (auto *views : {&call->reads, &call->writes})
@@ -358,10 +362,10 @@ private:
     if (const auto *m = command.body_as_Matmul())
       see({m->a(), m->b(), m->c(), m->bias()});
     if (const auto *a = command.body_as_Attention())
-      see({a->q(), a->k(), a->v(), a->mask(), a->out(), a->lse()});
+      see({a->q(), a->k(), a->v(), a->mask(), a->seed(), a->step(), a->out(), a->lse()});
     if (const auto *g = command.body_as_AttentionGrad())
-      see({g->q(), g->k(), g->v(), g->mask(), g->out(), g->lse(), g->grad_out(), g->grad_q(), g->grad_k(),
-           g->grad_v()});
+      see({g->q(), g->k(), g->v(), g->mask(), g->seed(), g->step(), g->out(), g->lse(), g->grad_out(), g->grad_q(),
+           g->grad_k(), g->grad_v()});
     if (const auto *copy = command.body_as_ToLayout())
       see({copy->source(), copy->target()});
     if (const auto *call = command.body_as_LibraryCall()) {

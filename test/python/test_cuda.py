@@ -169,6 +169,8 @@ print("all of it")
 """
 
 OPTIMIZERS = """
+import torch.nn.functional as F
+
 for optimizer, options in [
     (segue.Muon(lr=2e-2, momentum=0.9, nesterov=False, groups=[segue.Group("*.bias", "*.ln*", optimizer=segue.Lion(lr=1e-3))]), {}),
     (segue.AdamW(lr=1e-2, state_bits=8, ema_decay=0.9, groups=[segue.Group("*.bias", lr=1e-3, weight_decay=0.0)]), {}),
@@ -178,6 +180,28 @@ for optimizer, options in [
 ]:
     on_cpu, on_gpu = (train(gpt(), device, optimizer, **options)[0] for device in ("cpu", GPU))
     torch.testing.assert_close(torch.tensor(on_gpu), torch.tensor(on_cpu), rtol=1e-4, atol=0, msg=lambda text: f"{optimizer}: {text}")
+
+class Attends(torch.nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.qkv, self.head = torch.nn.Embedding(40, 48), torch.nn.Linear(48, 144), torch.nn.Linear(48, 40)
+
+    def forward(self, tokens, targets):
+        q, k, v = self.qkv(self.table(tokens)).unflatten(-1, (3, 3, 16)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.3)
+        return F.cross_entropy(self.head(y.transpose(1, 2).flatten(2)).flatten(0, 1), targets.flatten())
+
+
+def attends():
+    torch.manual_seed(0)
+    return Attends()
+
+
+# Attention drops the weights that a processor drops, anew at each step.
+on_cpu, on_gpu = (train(attends(), device, segue.SGD(lr=1e-2), seed=3)[0] for device in ("cpu", GPU))
+torch.testing.assert_close(torch.tensor(on_gpu), torch.tensor(on_cpu), rtol=1e-5, atol=0)
+assert on_cpu != train(attends(), "cpu", segue.SGD(lr=1e-2), seed=4)[0]
 print("all of it")
 """
 

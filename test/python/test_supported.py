@@ -38,7 +38,7 @@ def test_the_polynomials_are_in_step():
 
 
 def test_every_lowering_is_listed_and_nothing_else_is_lowered():
-    assert {o.name for o in segue.supported_ops().that_are("lowered")} == set(OPS)
+    assert {o.name for o in segue.supported_ops().that_are("lowered")} == {name for name in OPS if not name.startswith("segue.")}
 
 
 def test_what_is_taken_apart_is_not_lowered_too():

@@ -224,11 +224,11 @@ static void addContractions(std::vector<DerivativeCase> &cases) {
                    "tensor<3x3xf32> -> tensor<3x3xf32>",
                    {{"y", tensor("3x3")}}});
 
-  auto attention = [&](std::string name, std::string options, std::vector<CaseArgument> mask, bool lse,
+  auto attention = [&](std::string name, std::string options, std::vector<CaseArgument> others, bool lse,
                        std::string element = "f32") {
     std::string q = tensor("2x1x3x4", element), k = tensor("2x1x5x4", element);
     std::vector<CaseArgument> arguments{{"q", q}, {"k", k}, {"v", k}};
-    arguments.insert(arguments.end(), mask.begin(), mask.end());
+    arguments.insert(arguments.end(), others.begin(), others.end());
     std::vector<std::pair<std::string, std::string>> results{{"o", q}};
     if (lse)
       results.push_back({"l", tensor("2x1x3")});
@@ -244,6 +244,13 @@ static void addContractions(std::vector<DerivativeCase> &cases) {
   attention("causal_lse", "causal", {}, true);
   attention("bool_mask", "mask %m : tensor<1x1x3x5xi1>", {{"m", "tensor<1x1x3x5xi1>", 0, 2}}, true);
   attention("float_mask", "mask %m : tensor<2x1x3x5xf32>", {{"m", "tensor<2x1x3x5xf32>"}}, false);
+  CaseArgument seed{"seed", "tensor<i64>", 0, 1000}, step{"step", "tensor<i64>", 0, 9};
+  attention("dropout", "dropout 0.4 by %seed, %step id 3 causal", {seed, step}, true);
+  attention("dropout_bf16", "dropout 0.4 by %seed, %step id 3", {seed, step}, false, "bf16");
+  attention("dropout_bool_mask", "mask %m : tensor<1x1x3x5xi1> dropout 0.4 by %seed, %step id 3",
+            {{"m", "tensor<1x1x3x5xi1>", 0, 2}, seed, step}, false);
+  attention("dropout_float_mask", "mask %m : tensor<2x1x3x5xf32> dropout 0.4 by %seed, %step id 3",
+            {{"m", "tensor<2x1x3x5xf32>"}, seed, step}, true);
   attention("float_mask_repeated", "mask %m : tensor<1x1x1x5xf32> causal", {{"m", "tensor<1x1x1x5xf32>"}}, true);
   for (std::string element : {"f32", "bf16"}) {
     std::string x = tensor("2x4x5x4", element), w = tensor("6x2x3x2", element), y = tensor("2x6x3x5", element);

@@ -466,10 +466,10 @@ static void measureAttention() {
         report(shape + what, seconds / count * 1e6, "us");
         report(shape + what, products * flops * count / seconds * 1e-12, "TFLOP/s");
       };
-      measure(", forward", 2, [&] { plan->run({q.data(), k.data(), v.data(), nullptr, out.data(), sums}); });
+      measure(", forward", 2, [&] { plan->run({q.data(), k.data(), v.data(), nullptr, nullptr, nullptr, out.data(), sums}); });
       measure(", backward", 5, [&] {
-        gradPlan->run({q.data(), k.data(), v.data(), nullptr, out.data(), sums, gradOut.data(), gradQ.data(),
-                       gradK.data(), gradV.data()});
+        gradPlan->run({q.data(), k.data(), v.data(), nullptr, nullptr, nullptr, out.data(), sums, gradOut.data(),
+                       gradQ.data(), gradK.data(), gradV.data()});
       });
     }
 }

@@ -78,24 +78,50 @@ static SmallVector<Value> viewsOf(ArrayRef<Window> windows, FunctionLowering &f)
   return views;
 }
 
+/// True for the seed and the step of dropout, which are as they lie.
+static bool isScalar(Value value) { return cast<RankedTensorType>(value.getType()).getRank() == 0; }
+
+/// What the commands of attention have of dropout: nothing where its probability is 0 as f32.
+struct DropoutOfCommand {
+  template <typename OpTy> DropoutOfCommand(OpTy op, FunctionLowering &f, SmallVectorImpl<Window> &reading) {
+    float asked = op.getDropout() ? float(op.getDropout()->convertToDouble()) : 0;
+    if (asked == 0)
+      return;
+    probability = f.getBuilder().getF32FloatAttr(asked);
+    id = op.getIdAttr();
+    first = reading.size();
+    reading.push_back(f.denseWindowOf(op.getSeed()));
+    reading.push_back(f.denseWindowOf(op.getStep()));
+  }
+  Value seed(ArrayRef<Value> views) const { return probability ? views[first] : Value(); }
+  Value step(ArrayRef<Value> views) const { return probability ? views[first + 1] : Value(); }
+
+  FloatAttr probability;
+  IntegerAttr id;
+  size_t first = 0;
+};
+
 struct AttentionCommand : CommandOpInterface::ExternalModel<AttentionCommand, segue::AttentionOp> {
   LogicalResult lower(Operation *base, FunctionLowering &f) const {
     auto op = cast<segue::AttentionOp>(base);
     SmallVector<Window> reading{f.rowWindowOf(op.getQ()), f.rowWindowOf(op.getK()), f.rowWindowOf(op.getV())};
     if (op.getMask())
       reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
+    DropoutOfCommand dropout(op, f, reading);
     SmallVector<Window> writing{f.targetOf(op.getResult()), f.targetOf(op.getLse())};
     f.prepare(reading, writing);
     SmallVector<Value> from = viewsOf(reading, f), to = viewsOf(writing, f);
     OpBuilder &b = f.getBuilder();
     f.emitted(prog::AttentionOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[3] : Value(),
-                                        to[0], to[1], op.getCausalAttr(),
+                                        dropout.seed(from), dropout.step(from), to[0], to[1], dropout.probability,
+                                        dropout.id, op.getCausalAttr(),
                                         b.getF32FloatAttr(op.getScale().convertToDouble())));
     return success();
   }
   std::optional<uint64_t> getReadCost(Operation *base, unsigned operand, const Window &window) const {
     auto op = cast<segue::AttentionOp>(base);
-    return freeIf(base->getOperand(operand) == op.getMask() || window.hasUnitLastStride());
+    Value value = base->getOperand(operand);
+    return freeIf(value == op.getMask() || isScalar(value) || window.hasUnitLastStride());
   }
   std::optional<uint64_t> getWriteCost(Operation *base, unsigned result, const Window &place) const {
     bool isLse = base->getResult(result) == cast<segue::AttentionOp>(base).getLse();
@@ -110,12 +136,14 @@ struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCom
                                 f.rowWindowOf(op.getOut()), f.denseWindowOf(op.getLse()), f.rowWindowOf(op.getGrad())};
     if (op.getMask())
       reading.push_back(broadcastMask(f.windowOf(op.getMask()), scoreShape(op.getQ(), op.getK())));
+    DropoutOfCommand dropout(op, f, reading);
     SmallVector<Window> writing{f.targetOf(op.getGradQ()), f.targetOf(op.getGradK()), f.targetOf(op.getGradV())};
     f.prepare(reading, writing);
     SmallVector<Value> from = viewsOf(reading, f), to = viewsOf(writing, f);
     OpBuilder &b = f.getBuilder();
     f.emitted(prog::AttentionGradOp::create(b, f.getLoc(), from[0], from[1], from[2], op.getMask() ? from[6] : Value(),
-                                            from[3], from[4], from[5], to[0], to[1], to[2], op.getCausalAttr(),
+                                            dropout.seed(from), dropout.step(from), from[3], from[4], from[5], to[0],
+                                            to[1], to[2], dropout.probability, dropout.id, op.getCausalAttr(),
                                             b.getF32FloatAttr(op.getScale().convertToDouble())));
     return success();
   }
@@ -124,7 +152,7 @@ struct AttentionGradCommand : CommandOpInterface::ExternalModel<AttentionGradCom
     Value value = base->getOperand(operand);
     if (value == op.getLse())
       return freeIf(window.isDense());
-    return freeIf(value == op.getMask() || window.hasUnitLastStride());
+    return freeIf(value == op.getMask() || isScalar(value) || window.hasUnitLastStride());
   }
   std::optional<uint64_t> getWriteCost(Operation *, unsigned, const Window &place) const {
     return freeIf(place.hasUnitLastStride());

@@ -435,6 +435,10 @@ private:
     table.lse = exportView(op.getLse());
     table.scale = op.getScale().convertToFloat();
     table.causal = op.getCausal();
+    table.dropout = op.getDropout() ? op.getDropout()->convertToFloat() : 0;
+    table.seed = exportView(op.getSeed());
+    table.step = exportView(op.getStep());
+    table.dropout_id = op.getId().value_or(0);
   }
 
   //===--------------------------------------------------------------------===//

@@ -538,6 +538,13 @@ private:
     return success();
   }
 
+  /// The probability and the id of the dropout of attention, if it has any.
+  template <typename Table> std::pair<FloatAttr, IntegerAttr> importDropout(const Table &attention) {
+    if (attention.dropout() == 0)
+      return {};
+    return {builder.getF32FloatAttr(attention.dropout()), builder.getI64IntegerAttr(attention.dropout_id())};
+  }
+
   /// The buffer of a signature value.
   LogicalResult importMark(uint32_t index, bool output, Value &buffer) {
     unsigned size = output ? program.getNumOutputs() : program.getNumInputs();
@@ -589,20 +596,23 @@ private:
     }
     case schema::CommandBody::Attention: {
       const schema::Attention &op = *command.body_as_Attention();
-      if (failed(importViews({op.q(), op.k(), op.v(), op.mask(), op.out(), op.lse()}, loc, v)))
+      if (failed(importViews({op.q(), op.k(), op.v(), op.mask(), op.seed(), op.step(), op.out(), op.lse()}, loc, v)))
         return failure();
-      prog::AttentionOp::create(builder, loc, v[0], v[1], v[2], v[3], v[4], v[5], op.causal() ? unit : UnitAttr(),
-                                builder.getF32FloatAttr(op.scale()));
+      auto [dropout, id] = importDropout(op);
+      prog::AttentionOp::create(builder, loc, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], dropout, id,
+                                op.causal() ? unit : UnitAttr(), builder.getF32FloatAttr(op.scale()));
       return success();
     }
     case schema::CommandBody::AttentionGrad: {
       const schema::AttentionGrad &op = *command.body_as_AttentionGrad();
-      if (failed(importViews({op.q(), op.k(), op.v(), op.mask(), op.out(), op.lse(), op.grad_out(), op.grad_q(),
-                              op.grad_k(), op.grad_v()},
+      if (failed(importViews({op.q(), op.k(), op.v(), op.mask(), op.seed(), op.step(), op.out(), op.lse(),
+                              op.grad_out(), op.grad_q(), op.grad_k(), op.grad_v()},
                              loc, v)))
         return failure();
-      prog::AttentionGradOp::create(builder, loc, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9],
-                                    op.causal() ? unit : UnitAttr(), builder.getF32FloatAttr(op.scale()));
+      auto [dropout, id] = importDropout(op);
+      prog::AttentionGradOp::create(builder, loc, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10],
+                                    v[11], dropout, id, op.causal() ? unit : UnitAttr(),
+                                    builder.getF32FloatAttr(op.scale()));
       return success();
     }
     case schema::CommandBody::LibraryCall: {

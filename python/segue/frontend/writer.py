@@ -77,6 +77,14 @@ class Value:
         return self.dtype.is_floating_point
 
 
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Weights of attention that are dropped: the probability, in (0, 1), and the number of their source."""
+
+    p: float
+    id: int
+
+
 def element_type(dtype: torch.dtype) -> str:
     """Spelling of an element type; raises for those that the dialect lacks."""
     if dtype not in ELEMENT_TYPES:
@@ -153,6 +161,7 @@ class GraphWriter:
         self.random_id = 0  # of the next random op
         self.cast_to: set[torch.dtype] = set()  # floats that values were cast to; for who wants to know, and empties it
         self.uses_random = False
+        self._drawn: dict[str, int] = {}  # by name
         self._counts_steps = counts_steps
 
     # --- text ----------------------------------------------------------------
@@ -258,12 +267,28 @@ class GraphWriter:
         """Uniform in [0, 1), f32, another draw at each call."""
         if 0 in tuple(shape):
             return nothing(shape, torch.float32)
-        self.uses_random = True
-        shape, number = tuple(shape), self.random_id
-        self.random_id += 1
-        step = "%step" if self._counts_steps else self.constant(0, (), torch.int64).name
-        return self.emit("random", f"%seed, {step} id {number}", tensor_type(shape, torch.float32),
+        shape, number = tuple(shape), self.new_random_id()
+        drawn = self.emit("random", f"{self._random_source()} id {number}", tensor_type(shape, torch.float32),
                           [(shape, torch.float32)])[0]
+        self._drawn[drawn.name] = number
+        return drawn
+
+    def random_id_of(self, x: Value) -> int | None:
+        """The number of the source of `x`, if `random` gave it."""
+        return self._drawn.get(x.name)
+
+    def new_random_id(self) -> int:
+        """A number that no other source of random numbers has."""
+        self.random_id += 1
+        return self.random_id - 1
+
+    def _random_source(self) -> str:
+        """The seed and the step of what draws random numbers."""
+        self.uses_random = True
+        return f"%seed, {'%step' if self._counts_steps else self.constant(0, (), torch.int64).name}"
+
+    def _dropout_text(self, dropout: Dropout | None) -> str:
+        return f" dropout {float_literal(dropout.p)} by {self._random_source()} id {dropout.id}" if dropout else ""
 
     # --- elementwise -------------------------------------------------------------
 
@@ -427,23 +452,26 @@ class GraphWriter:
         tail = f"{x.type}, {y.type}, {ends.type} -> {tensor_type(shape, x.dtype)}"
         return self.emit("grouped_outer", f"{x.name}, {y.name} by {ends.name}", tail, [(shape, x.dtype)], [x, y])[0]
 
-    def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float) -> list[Value]:
+    def attention(self, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float,
+                  dropout: Dropout | None = None) -> list[Value]:
         """The result, and the logarithm of the sum of exponentials per row."""
         lse = (q.shape[:3], torch.float32)
         head = f"{q.name}, {k.name}, {v.name}"
         if mask is not None:
             head += f" mask {mask.name} : {mask.type}"
+        head += self._dropout_text(dropout)
         head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
         return self.emit("attention", head, f"{q.type}, {k.type} -> {tensor_type(*lse)}",
                           [(q.shape, q.dtype), lse], [q, k, v])
 
     def attention_grad(self, q: Value, k: Value, v: Value, mask: Value | None, out: Value, lse: Value, grad: Value,
-                       causal: bool, scale: float) -> list[Value]:
+                       causal: bool, scale: float, dropout: Dropout | None = None) -> list[Value]:
         """Gradients for q, k and v."""
         head = f"{q.name}, {k.name}, {v.name}"
         if mask is not None:
             head += f" mask {mask.name} : {mask.type}"
         head += f" out {out.name} lse {lse.name} grad {grad.name}"
+        head += self._dropout_text(dropout)
         head += f"{' causal' if causal else ''} scale {float_literal(scale)}"
         return self.emit("attention_grad", head, f"{q.type}, {k.type}, {lse.type}",
                           [(x.shape, x.dtype) for x in (q, k, v)], [q, k, v])

@@ -90,7 +90,7 @@ const AttentionKernels &kernelsFor(const AttentionSpec &spec, std::initializer_l
   for (const AttentionStrides &strides : gradStrides)
     isWhole &= isAligned(strides, bytes);
   for (const AttentionKernels &each : tensorKernelsFor(spec.element, tf32))
-    if (isWhole && spec.dim <= each.width)
+    if (isWhole && spec.dim <= each.width && (spec.dropout == 0 || tensorDrops(spec.element, each.width)))
       return each;
   return anyKernels;
 }
@@ -106,8 +106,9 @@ public:
 
   void run(const AttentionArgs &args) const override {
     const AttentionKernels &chosen = isAligned({args.q, args.k, args.v, args.out}) ? chosen_ : anyKernels;
-    AttentionKernelArgs given{.q = args.q, .k = args.k, .v = args.v, .mask = args.mask, .out = args.out,
-                              .lse = args.lse, .spec = {.forward = spec_}};
+    AttentionKernelArgs given{.q = args.q, .k = args.k, .v = args.v, .mask = args.mask,
+                              .seed = args.seed, .step = args.step, .out = args.out, .lse = args.lse,
+                              .spec = {.forward = spec_}};
     kernels_.launch(chosen.rows, given, blocksOf(spec_, chosen, spec_.rows, chosen.passes.rows), 1);
   }
 
@@ -128,7 +129,7 @@ public:
     const AttentionKernels &chosen = isWide ? chosen_ : anyKernels;
     const AttentionSpec &spec = spec_.forward;
     AttentionKernelArgs given{.q = args.q, .k = args.k, .v = args.v, .mask = args.mask,
-                              .out = const_cast<void *>(args.out), .lse = const_cast<float *>(args.lse),
+                              .seed = args.seed, .step = args.step, .out = const_cast<void *>(args.out), .lse = const_cast<float *>(args.lse),
                               .gradOut = args.gradOut, .gradQ = args.gradQ, .gradK = args.gradK,
                               .gradV = args.gradV, .spec = spec_};
     kernels_.launch(chosen.rowsGrad, given, blocksOf(spec, chosen, spec.rows, chosen.passes.rows), 1);

@@ -24,7 +24,7 @@ using namespace segue;
 namespace {
 
 struct Buffers {
-  float *keys, *values, *query, *scores, *mask, *result, *inverseSum, *logSum, *wide, *row;
+  float *keys, *values, *query, *scores, *mask, *dropout, *result, *inverseSum, *logSum, *wide, *row;
 };
 
 class PanelAttention final : public AttentionPlan {
@@ -84,6 +84,8 @@ Buffers PanelAttention::cutBuffers(ScratchCutter &cutter) const {
   buffers.scores = cutter.floats(keys * panel);
   if (spec_.mask != MaskKind::none)
     buffers.mask = cutter.floats(keys * panel);
+  if (spec_.dropout)
+    buffers.dropout = cutter.floats(keys * panel);
   buffers.result = cutter.floats(dim * panel);
   buffers.inverseSum = cutter.floats(panel);
   buffers.logSum = cutter.floats(panel);
@@ -119,7 +121,10 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
     multiplyPanel(kernels_, seen, dim, buffers.keys, dim, buffers.query, buffers.scores);
     if (buffers.mask)
       fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
-    kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, row, buffers.inverseSum, buffers.logSum});
+    if (buffers.dropout)
+      drawDropout(kernels_, spec_, args.seed, args.step, batch, head, row, seen, buffers.dropout);
+    kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, row, buffers.dropout, buffers.inverseSum,
+                      buffers.logSum});
     multiplyPanel(kernels_, dim, seen, buffers.values, keys, buffers.scores, buffers.result);
     kernels_.scaleColumns(dim, buffers.inverseSum, buffers.result);
     writeBlock(kernels_, type, rows, dim, buffers.result, buffers.wide, out, spec_.out[2]);
@@ -146,7 +151,10 @@ void PanelAttention::runRow(const AttentionArgs &args, int64_t item, int64_t thr
     buffers.scores[key * panel] = buffers.row[key];
   if (buffers.mask)
     fillMask(kernels_, spec_, args.mask, batch, head, 0, 1, seen, buffers.mask);
-  kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, 0, buffers.inverseSum, buffers.logSum});
+  if (buffers.dropout)
+    drawDropout(kernels_, spec_, args.seed, args.step, batch, head, 0, seen, buffers.dropout);
+  kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, 0, buffers.dropout, buffers.inverseSum,
+                    buffers.logSum});
   for (int64_t key = 0; key < seen; ++key)
     buffers.row[key] = buffers.scores[key * panel];
   float *out = static_cast<float *>(args.out) + headOffset(spec_.out, batch, head);

@@ -47,6 +47,20 @@ void segue::fillMask(const VectorKernels &kernels, const AttentionSpec &spec, co
   }
 }
 
+void segue::drawDropout(const VectorKernels &kernels, const AttentionSpec &spec, const int64_t *seed,
+                        const int64_t *step, int64_t batch, int64_t head, int64_t firstRow, int64_t keys,
+                        float *target) {
+  DropoutBlock block{.seed = uint64_t(*seed),
+                     .step = uint64_t(*step),
+                     .id = uint32_t(spec.dropoutId),
+                     .first = ((batch * spec.heads + head) * spec.rows + firstRow) * spec.keys,
+                     .rowStep = spec.keys,
+                     .keys = keys,
+                     .leastKept = leastKept(spec.dropout),
+                     .factor = 1 / (1 - spec.dropout)};
+  kernels.drawFactors(block, target);
+}
+
 void segue::writeBlock(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const float *block,
                        float *wide, void *target, int64_t rowStep) {
   if (type == ElementType::f32)

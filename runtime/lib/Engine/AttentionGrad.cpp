@@ -11,6 +11,8 @@
 //   dp = dout v^T,  ds = scale * p * (dp - delta),
 //   dq = ds k,  dk += ds^T q,  dv += p^T dout        (arXiv:2205.14135, alg. 4).
 //
+// With dropout, dp is times the factors of the weights, as p is in dv; they are drawn again.
+//
 // Scores lie transposed, [keys][panel]: ds and p are then the left operands of
 // dk and dv as they are, and a panel on the right for dq. One thread does all
 // blocks of a (batch, head), in order, so the sums dk and dv need no other
@@ -29,7 +31,7 @@ struct Buffers {
   float *keyRows, *valueRows, *keyDims;
   // A block has q and dout as panels, and as rows with a padded step.
   float *queryPanel, *gradPanel, *queryRows, *gradRows, *outRow;
-  float *scores, *grads, *mask, *result, *logSum, *delta;
+  float *scores, *grads, *mask, *dropout, *result, *logSum, *delta;
   // Sums over blocks: [keys][padded dim].
   float *gradKeys, *gradValues;
   float *wide;
@@ -86,6 +88,8 @@ Buffers PanelAttentionGrad::cutBuffers(ScratchCutter &cutter) const {
   buffers.grads = cutter.floats(keys * panel);
   if (spec_.mask != MaskKind::none)
     buffers.mask = cutter.floats(keys * panel);
+  if (spec_.dropout)
+    buffers.dropout = cutter.floats(keys * panel);
   buffers.result = cutter.floats(dim * panel);
   buffers.logSum = cutter.floats(panel);
   buffers.delta = cutter.floats(panel);
@@ -161,8 +165,10 @@ void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &
   multiplyPanel(kernels_, seen, dim, buffers.valueRows, dim, buffers.gradPanel, buffers.grads);
   if (buffers.mask)
     fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
-  kernels_.softmaxGrad({buffers.scores, buffers.grads, seen, buffers.mask, spec_.causal, row, spec_.scale,
-                        buffers.logSum, buffers.delta});
+  if (buffers.dropout)
+    drawDropout(kernels_, spec_, args.seed, args.step, batch, head, row, seen, buffers.dropout);
+  kernels_.softmaxGrad({buffers.scores, buffers.grads, seen, buffers.mask, spec_.causal, row, buffers.dropout,
+                        spec_.scale, buffers.logSum, buffers.delta});
 
   multiplyPanel(kernels_, dim, seen, buffers.keyDims, spec_.keys, buffers.grads, buffers.result);
   writeBlock(kernels_, spec_.element, rows, dim, buffers.result, buffers.wide, gradQ, grad_.gradQ[2]);

@@ -75,6 +75,10 @@ void packDims(const VectorKernels &kernels, ElementType type, int64_t rows, int6
 void fillMask(const VectorKernels &kernels, const AttentionSpec &spec, const void *mask, int64_t batch, int64_t head,
               int64_t firstRow, int64_t rows, int64_t keys, float *target);
 
+/// Draws the factors of the weights of a block, [keys][panel]: 0 of those that are dropped.
+void drawDropout(const VectorKernels &kernels, const AttentionSpec &spec, const int64_t *seed, const int64_t *step,
+                 int64_t batch, int64_t head, int64_t firstRow, int64_t keys, float *target);
+
 /// Writes a block of results, [dim][panel], as `rows` rows of `dim` elements.
 void writeBlock(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const float *block,
                 float *wide, void *target, int64_t rowStep);

@@ -152,6 +152,8 @@ std::string AttentionSpec::findProblem() const {
     return "a mask that keeps is " + text(maskElement) + ", it must be i1";
   if (mask == MaskKind::add && !isComputedInF32(maskElement))
     return "a mask that is added is " + text(maskElement) + ", it must be f32, bf16 or f16";
+  if (!(dropout >= 0 && dropout < 1))
+    return "dropout is " + std::to_string(dropout) + ", it must be at least 0 and less than 1";
   return {};
 }
 

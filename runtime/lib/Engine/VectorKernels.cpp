@@ -6,12 +6,14 @@
 //===----------------------------------------------------------------------===//
 //
 // Compiled once per instruction set, which SEGUE_ISA names; see CMakeLists.txt.
-// Everything here is static, and no header with inline code is included, so
-// that no function compiled for one processor can be linked into another.
+// Everything here is static, and no header with inline code is included but that
+// of the instructions, whose functions are never outlined: so no function compiled
+// for one processor can be linked into another.
 //
 //===----------------------------------------------------------------------===//
 
 #include "VectorKernels.h"
+#include <immintrin.h>
 #include <utility>
 
 #define SEGUE_CONCAT2(a, b) a##b
@@ -440,6 +442,94 @@ void narrowF16(int64_t count, const float *source, uint16_t *target) {
 }
 
 //===----------------------------------------------------------------------===//
+// Dropout
+//===----------------------------------------------------------------------===//
+
+typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+typedef uint64_t WideWords __attribute__((vector_size(kLanes * 4)));
+
+/// Returns the products of the low words of two vectors of 64-bit lanes.
+inline __attribute__((always_inline)) WideWords multiplyLow(WideWords x, WideWords y) {
+#if defined(__AVX512F__)
+  return (WideWords)_mm512_maskz_mul_epu32(0xff, (__m512i)x, (__m512i)y); // without a mask, GCC 12 warns of its own header
+#elif defined(__AVX2__)
+  return (WideWords)_mm256_mul_epu32((__m256i)x, (__m256i)y);
+#else
+  return (WideWords)_mm_mul_epu32((__m128i)x, (__m128i)y);
+#endif
+}
+
+/// Makes the high and the low words of the products of the lanes with a constant.
+inline __attribute__((always_inline)) void multiplyWide(Words x, uint32_t constant, Words &high, Words &low) {
+  WideWords factor = WideWords{} + constant, lowHalves = WideWords{} + 0xffffffffu;
+  WideWords even = multiplyLow((WideWords)x, factor), odd = multiplyLow((WideWords)x >> 32, factor);
+  high = (Words)(even >> 32 | (odd & ~lowHalves));
+  low = (Words)((even & lowHalves) | odd << 32);
+}
+
+/// Makes the words of block `begin` + `number` of each lane by Philox4x32-10 (Salmon et al., SC 2011).
+inline __attribute__((always_inline)) void drawWords(const DropoutBlock &block, const uint64_t (&begin)[kLanes],
+                                                     int64_t number, Words (&words)[4]) {
+  uint32_t lowWords[kLanes], highWords[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    lowWords[i] = uint32_t(begin[i] + uint64_t(number));
+    highWords[i] = uint32_t((begin[i] + uint64_t(number)) >> 32) ^ block.id;
+  }
+  Words counter[4] = {{}, {}, Words{} + uint32_t(block.step), Words{} + uint32_t(block.step >> 32)};
+  __builtin_memcpy(&counter[0], lowWords, sizeof lowWords);
+  __builtin_memcpy(&counter[1], highWords, sizeof highWords);
+  auto low = uint32_t(block.seed), high = uint32_t(block.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    Words firstHigh, firstLow, secondHigh, secondLow;
+    multiplyWide(counter[0], 0xD2511F53, firstHigh, firstLow);
+    multiplyWide(counter[2], 0xCD9E8D57, secondHigh, secondLow);
+    counter[0] = secondHigh ^ counter[1] ^ low;
+    counter[1] = secondLow;
+    counter[2] = firstHigh ^ counter[3] ^ high;
+    counter[3] = firstLow;
+    low += 0x9E3779B9;
+    high += 0xBB67AE85;
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    words[i] = counter[i];
+}
+
+/// A block of Philox has the words of four neighbouring weights, and rows begin at any of them: a lane takes four
+/// weights from two blocks, of which the second is the first of the next four.
+void drawFactors(const DropoutBlock &block, float *factors) {
+  for (int j = 0; j < kTileVectors; ++j) {
+    uint64_t begin[kLanes];
+    Words phase = {};
+    for (int i = 0; i < kLanes; ++i) {
+      uint64_t at = uint64_t(block.first + (j * kLanes + i) * block.rowStep);
+      begin[i] = at / 4;
+      phase[i] = uint32_t(at % 4);
+    }
+    bool isWhole = true; // all rows begin with the first word of a block
+    for (int i = 0; i < kLanes; ++i)
+      isWhole &= phase[i] == 0;
+    Words now[4] = {}, next[4] = {};
+    drawWords(block, begin, 0, now);
+    for (int64_t key = 0; key < block.keys; key += 4) {
+      if (!isWhole || key + 4 < block.keys)
+        drawWords(block, begin, key / 4 + 1, next);
+      for (int k = 0; k < 4 && key + k < block.keys; ++k) {
+        Words word = now[k];
+        if (!isWhole)
+#pragma GCC unroll 4
+          for (int shift = 1; shift < 4; ++shift)
+            word = phase == (uint32_t)shift ? (k + shift < 4 ? now[(k + shift) % 4] : next[(k + shift) % 4]) : word;
+        store(factors + (key + k) * kPanel + j * kLanes, word >= block.leastKept ? splat(block.factor) : Vector{});
+      }
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k)
+        now[k] = next[k];
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
 // Softmax
 //===----------------------------------------------------------------------===//
 
@@ -491,6 +581,11 @@ void maskScores(float *scores, int64_t keys, const float *mask, bool causal, int
       }
 }
 
+/// Returns x times the factor, and 0 where that is 0, whatever x is.
+inline __attribute__((always_inline)) Vector dropped(Vector x, Vector factor) {
+  return factor == 0.0f ? Vector{} : x * factor;
+}
+
 void softmax(const SoftmaxBlock &block) {
   maskScores(block.scores, block.keys, block.mask, block.causal, block.firstRow);
   Vector most[kTileVectors], sum[kTileVectors];
@@ -511,7 +606,7 @@ void softmax(const SoftmaxBlock &block) {
       float *at = block.scores + key * kPanel + j * kLanes;
       Vector term = exponential(load(at) - most[j]);
       sum[j] += term;
-      store(at, term);
+      store(at, block.dropout ? dropped(term, load(block.dropout + (at - block.scores))) : term);
     }
   for (int j = 0; j < kTileVectors; ++j)
     for (int i = 0; i < kLanes; ++i) {
@@ -533,9 +628,14 @@ void softmaxGrad(const SoftmaxGradBlock &block) {
   for (int64_t key = 0; key < block.keys; ++key)
     for (int j = 0; j < kTileVectors; ++j) {
       int64_t at = key * kPanel + j * kLanes;
-      Vector p = exponential(load(block.scores + at) - logSum[j]);
-      store(block.scores + at, p);
-      store(block.grads + at, p * (load(block.grads + at) - delta[j]) * block.scale);
+      Vector p = exponential(load(block.scores + at) - logSum[j]), grad = load(block.grads + at), weight = p;
+      if (block.dropout) {
+        Vector factor = load(block.dropout + at);
+        weight = dropped(p, factor);
+        grad = dropped(grad, factor);
+      }
+      store(block.scores + at, weight);
+      store(block.grads + at, p * (grad - delta[j]) * block.scale);
     }
 }
 
@@ -579,6 +679,7 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               scaleColumns,
                                                               dot,
                                                               multiplyRow,
+                                                              drawFactors,
                                                               softmax,
                                                               softmaxGrad,
                                                               gelu,

@@ -42,6 +42,20 @@ struct PackedProduct {
   const float *bias = nullptr;
 };
 
+/// Which weights of a block of attention rows are dropped; see VectorKernels::drawFactors.
+struct DropoutBlock {
+  /// The key and the counter of Philox4x32-10 (docs/reference/Segue.md, segue.random).
+  uint64_t seed, step;
+  uint32_t id;
+  /// The number of the weight of the first row and key, and the weights from row to row.
+  int64_t first, rowStep;
+  /// The keys that are seen, from the first on.
+  int64_t keys;
+  /// The least of 32 random bits with which a weight is kept, and what it is multiplied by then.
+  uint32_t leastKept;
+  float factor;
+};
+
 /// The softmax of one block of attention rows; see VectorKernels::softmax.
 struct SoftmaxBlock {
   /// Scores [keys][panel] of up to `panel` rows side by side, which are replaced by
@@ -53,21 +67,26 @@ struct SoftmaxBlock {
   /// With causal, key j is seen by the row in lane i if j <= firstRow + i.
   bool causal;
   int64_t firstRow;
+  /// Factors [keys][panel] of the exponentials behind their sum, or null; what has the factor 0 is 0.
+  const float *dropout;
   /// The results, [panel] each: 1 / sum, or 0 for a row that sees nothing; and log of sum.
   float *inverseSum, *logSum;
 };
 
 /// The derivative of the softmax; see VectorKernels::softmaxGrad.
 struct SoftmaxGradBlock {
-  /// Scores [keys][panel], which are replaced by probabilities exp(score - logSum).
+  /// Scores [keys][panel], which are replaced by the weights of the values: probabilities
+  /// p = exp(score - logSum) times their factors.
   float *scores;
-  /// Derivatives [keys][panel] of the probabilities, which are replaced by those of the
-  /// unscaled scores: scale * p * (dp - delta).
+  /// Derivatives [keys][panel] of these weights, which are replaced by those of the
+  /// unscaled scores: scale * p * (dw * factor - delta).
   float *grads;
   int64_t keys;
   const float *mask;
   bool causal;
   int64_t firstRow;
+  /// As in SoftmaxBlock.
+  const float *dropout;
   float scale;
   /// The logarithms [panel] that softmax gave; rows beyond the last hold anything finite.
   const float *logSum;
@@ -109,6 +128,8 @@ struct VectorKernels {
   void (*multiplyRow)(int64_t columns, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
                       bool accumulate, const float *bias);
 
+  /// Writes the factors [keys][panel] of the weights of `panel` rows.
+  void (*drawFactors)(const DropoutBlock &block, float *factors);
   void (*softmax)(const SoftmaxBlock &block);
   void (*softmaxGrad)(const SoftmaxGradBlock &block);
 

@@ -30,10 +30,11 @@ void forEachBuffer(const schema::Binary &root, const schema::Command &command, T
     views(false, {matmul->a(), matmul->b(), matmul->bias()});
     views(true, {matmul->c()});
   } else if (const schema::Attention *at = command.body_as_Attention()) {
-    views(false, {at->q(), at->k(), at->v(), at->mask()});
+    views(false, {at->q(), at->k(), at->v(), at->mask(), at->seed(), at->step()});
     views(true, {at->out(), at->lse()});
   } else if (const schema::AttentionGrad *grad = command.body_as_AttentionGrad()) {
-    views(false, {grad->q(), grad->k(), grad->v(), grad->mask(), grad->out(), grad->lse(), grad->grad_out()});
+    views(false, {grad->q(), grad->k(), grad->v(), grad->mask(), grad->seed(), grad->step(), grad->out(), grad->lse(),
+                  grad->grad_out()});
     views(true, {grad->grad_q(), grad->grad_k(), grad->grad_v()});
   } else if (const schema::LibraryCall *call = command.body_as_LibraryCall()) {
     for (const schema::View *view : *call->reads())

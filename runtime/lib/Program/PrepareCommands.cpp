@@ -159,6 +159,8 @@ template <typename Table> AttentionSpec PreparedProgram::attentionSpec(const Tab
   }
   spec.causal = attention.causal();
   spec.scale = attention.scale();
+  spec.dropout = attention.dropout();
+  spec.dropoutId = attention.dropout_id();
   return spec;
 }
 
@@ -170,7 +172,8 @@ void PreparedProgram::prepareAttention(const schema::Attention &attention, Op &o
     throw Error(ErrorCode::Unsupported, "attention: " + problem);
   op.body = AttentionOp{device_.engine().planAttention(spec)};
   op.label = "attention";
-  for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask()})
+  for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask(), attention.seed(),
+                                   attention.step()})
     addOperand(op, view);
   op.firstWritten = op.operandCount;
   addOperand(op, attention.out());
@@ -196,8 +199,8 @@ void PreparedProgram::prepareAttentionGrad(const schema::AttentionGrad &attentio
     throw Error(ErrorCode::Unsupported, "attention: " + problem);
   op.body = AttentionGradOp{device_.engine().planAttentionGrad(spec)};
   op.label = "attention_grad";
-  for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask(), attention.out(),
-                                   attention.lse(), attention.grad_out()})
+  for (const schema::View *view : {attention.q(), attention.k(), attention.v(), attention.mask(), attention.seed(),
+                                   attention.step(), attention.out(), attention.lse(), attention.grad_out()})
     addOperand(op, view);
   op.firstWritten = op.operandCount;
   for (const schema::View *view : {attention.grad_q(), attention.grad_k(), attention.grad_v()})

@@ -41,10 +41,10 @@ void renumberBuffers(schema::CommandT &command, const std::function<uint32_t(uin
   else if (auto *matmul = body.AsMatmul())
     renumber(matmul->a, matmul->b, matmul->bias, matmul->c);
   else if (auto *at = body.AsAttention())
-    renumber(at->q, at->k, at->v, at->mask, at->out, at->lse);
+    renumber(at->q, at->k, at->v, at->mask, at->seed, at->step, at->out, at->lse);
   else if (auto *grad = body.AsAttentionGrad())
-    renumber(grad->q, grad->k, grad->v, grad->mask, grad->out, grad->lse, grad->grad_out, grad->grad_q, grad->grad_k,
-             grad->grad_v);
+    renumber(grad->q, grad->k, grad->v, grad->mask, grad->seed, grad->step, grad->out, grad->lse, grad->grad_out,
+             grad->grad_q, grad->grad_k, grad->grad_v);
   else if (auto *copy = body.AsToLayout())
     renumber(copy->source, copy->target);
   else if (auto *fill = body.AsFill())

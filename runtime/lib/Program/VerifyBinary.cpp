@@ -463,6 +463,14 @@ template <typename Table> void ProgramVerifier::verifyAttentionOperands(const Ta
   check(attention.lse()->element() == schema::ElementType::f32, "lse is not f32");
   auto lse = numbers(attention.lse()->strides());
   check(isDense(numbers(attention.lse()->shape()), lse), "lse is not dense");
+  check(attention.dropout() >= 0 && attention.dropout() < 1, "dropout is not in [0, 1)");
+  for (const schema::View *number : {attention.seed(), attention.step()}) {
+    check(!number == (attention.dropout() == 0), "seed and step belong to dropout");
+    if (!number)
+      continue;
+    verifyView(number, number == attention.seed() ? "seed" : "step", 0, false);
+    check(number->element() == schema::ElementType::i64, "seed and step must be i64");
+  }
   if (!attention.mask())
     return;
   verifyView(attention.mask(), "mask", 4, false);

@@ -154,6 +154,7 @@ struct AttentionCase {
   MaskKind mask = MaskKind::none;
   ElementType type = ElementType::f32;
   bool headsInside = false, maskRepeats = false;
+  float dropout = 0;
 };
 
 AttentionGradSpec specOf(const AttentionCase &c) {
@@ -172,6 +173,8 @@ AttentionGradSpec specOf(const AttentionCase &c) {
   spec.maskStrides = c.maskRepeats ? std::array<int64_t, 4>{0, 0, c.keys, 1}
                                    : std::array<int64_t, 4>{c.heads * c.rows * c.keys, c.rows * c.keys, c.keys, 1};
   spec.causal = c.causal;
+  spec.dropout = c.dropout;
+  spec.dropoutId = 3;
   spec.scale = 1 / std::sqrt(float(c.dim)) + 0.1f;
   return grad;
 }
@@ -268,11 +271,13 @@ void cutToTf32(std::vector<std::byte> &data) {
 std::string describe(const AttentionCase &c) {
   return std::to_string(c.batch) + " x " + std::to_string(c.heads) + ", " + std::to_string(c.rows) + " x " +
          std::to_string(c.keys) + " x " + std::to_string(c.dim) + ", causal " + std::to_string(c.causal) + ", mask " +
-         std::to_string(int(c.mask)) + ", " + std::string(name(c.type));
+         std::to_string(int(c.mask)) + ", " + std::string(name(c.type)) + (c.dropout ? ", dropout" : "");
 }
 
 class CudaAttentionTest : public CudaKernelsTest {
 protected:
+  const std::vector<int64_t> seedAndStep = {0x123456789abcdef0, 0x700000003};
+
   /// Attends on the device, all operands but `lse` `shift` bytes behind where a block begins.
   AttentionData attend(const AttentionGradSpec &spec, const AttentionData &data, size_t shift = 0) {
     auto shifted = [&](const std::vector<std::byte> &bytes) {
@@ -282,15 +287,17 @@ protected:
     };
     Tensor q = shifted(data.q), k = shifted(data.k), v = shifted(data.v), mask = shifted(data.mask),
            out = shifted(data.out), gradOut = shifted(data.gradOut), gradQ = shifted(data.gradQ),
-           gradK = shifted(data.gradK), gradV = shifted(data.gradV), lse = onDevice(data.lse);
+           gradK = shifted(data.gradK), gradV = shifted(data.gradV), lse = onDevice(data.lse),
+           numbers = onDevice(seedAndStep);
+    const int64_t *seedAt = numbers.data<int64_t>();
     const void *maskAt = spec.forward.mask == MaskKind::none ? nullptr : mask.bytes() + shift;
     auto forward = device->engine().planAttention(spec.forward);
     auto backward = device->engine().planAttentionGrad(spec);
     runInBody([&] {
-      forward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, out.bytes() + shift,
-                    lse.data<float>()});
-      backward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, out.bytes() + shift,
-                     lse.data<float>(), gradOut.bytes() + shift, gradQ.bytes() + shift, gradK.bytes() + shift,
+      forward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, seedAt, seedAt + 1,
+                    out.bytes() + shift, lse.data<float>()});
+      backward->run({q.bytes() + shift, k.bytes() + shift, v.bytes() + shift, maskAt, seedAt, seedAt + 1,
+                     out.bytes() + shift, lse.data<float>(), gradOut.bytes() + shift, gradQ.bytes() + shift, gradK.bytes() + shift,
                      gradV.bytes() + shift});
     });
     auto unshifted = [&](const Tensor &tensor) {
@@ -310,10 +317,12 @@ protected:
   AttentionData attendOnCpu(const AttentionGradSpec &spec, AttentionData data) {
     const void *mask = spec.forward.mask == MaskKind::none ? nullptr : data.mask.data();
     cpu->engine().planAttention(spec.forward)->run(
-        {data.q.data(), data.k.data(), data.v.data(), mask, data.out.data(), data.lse.data()});
-    cpu->engine().planAttentionGrad(spec)->run({data.q.data(), data.k.data(), data.v.data(), mask, data.out.data(),
-                                                data.lse.data(), data.gradOut.data(), data.gradQ.data(),
-                                                data.gradK.data(), data.gradV.data()});
+        {data.q.data(), data.k.data(), data.v.data(), mask, &seedAndStep[0], &seedAndStep[1], data.out.data(),
+         data.lse.data()});
+    cpu->engine().planAttentionGrad(spec)->run({data.q.data(), data.k.data(), data.v.data(), mask, &seedAndStep[0],
+                                                &seedAndStep[1], data.out.data(), data.lse.data(),
+                                                data.gradOut.data(), data.gradQ.data(), data.gradK.data(),
+                                                data.gradV.data()});
     return data;
   }
 };
@@ -333,6 +342,8 @@ TEST_P(CudaAttentionTest, AttendsAsTheCpuDoes) {
       {1, 2, 17, 35, 71, false, MaskKind::keep, ElementType::f16},
       {1, 1, 3, 0, 8},
       {1, 2, 64, 20, 264, true, MaskKind::add, ElementType::bf16, false, true},
+      {2, 2, 37, 45, 20, true, MaskKind::none, ElementType::f32, true, false, 0.3f},
+      {1, 2, 40, 36, 130, false, MaskKind::keep, ElementType::f32, false, false, 0.6f},
   };
   for (const AttentionCase &c : cases) {
     SCOPED_TRACE(describe(c));
@@ -366,6 +377,9 @@ TEST_P(CudaAttentionTest, AttendsOnTensorCoresAsTheCpuAndOtherKernelsDo) {
       {1, 1, 35, 18, 136, false, MaskKind::add, f16},
       {1, 1, 18, 35, 200, true, MaskKind::keep, bf16, false, true},
       {1, 1, 1, 50, 256, false, MaskKind::none, f16},
+      {2, 2, 40, 67, 64, true, MaskKind::none, bf16, true, false, 0.3f},
+      {1, 2, 33, 36, 80, false, MaskKind::keep, f16, false, false, 0.5f},
+      {1, 1, 20, 40, 256, true, MaskKind::none, bf16, false, false, 0.2f},
   };
   int others = 0;
   for (AttentionCase c : cases) {
@@ -409,6 +423,8 @@ TEST_P(CudaAttentionTest, AttendsInTf32WhereThatIsAskedFor) {
       {{50, 6, 20, 20, 8, true}},
       {{1, 1, 20, 40, 132}, false},
       {{1, 1, 20, 40, 62}, false},
+      {{1, 2, 40, 67, 64, true, MaskKind::none, f32, true, false, 0.3f}},
+      {{1, 1, 33, 36, 100, false, MaskKind::none, f32, false, false, 0.5f}, false},
   };
   DeviceRef plain = device, rounding = Device::open(GetParam() + ",tf32=on");
   for (auto [c, isRounded] : cases) {
@@ -544,7 +560,7 @@ TEST_P(CudaKernelsTest, AttentionPassesNaNOnAndKeepsLargeScores) {
     q[size_t(i)] = 1e15f;
   Tensor qt = onDevice(q), kt = onDevice(k), vt = onDevice(v), outT = onDevice(out), lseT = onDevice(lse);
   device->engine().planAttention(spec)->run(
-      {qt.bytes(), kt.bytes(), vt.bytes(), nullptr, outT.bytes(), lseT.data<float>()});
+      {qt.bytes(), kt.bytes(), vt.bytes(), nullptr, nullptr, nullptr, outT.bytes(), lseT.data<float>()});
   out = read<float>(outT);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(out[size_t(i)], 2.0f);

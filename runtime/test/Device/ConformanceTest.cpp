@@ -637,9 +637,9 @@ TEST_P(ConformanceTest, EnginePlansRunOnTheComputeQueue) {
     device->copy(found.data(), dc.data(), bytes);
     expectFound();
 
-    engine.planAttention(attention)->run({a.data(), b.data(), a.data(), nullptr, expected.data(), lse.data()});
+    engine.planAttention(attention)->run({a.data(), b.data(), a.data(), nullptr, nullptr, nullptr, expected.data(), lse.data()});
     device->wait(Fence(Queue::Compute, enqueue(Queue::Compute, {}, [&] {
-                         attentionPlan->run({da.data(), db.data(), da.data(), nullptr, dc.data(),
+                         attentionPlan->run({da.data(), db.data(), da.data(), nullptr, nullptr, nullptr, dc.data(),
                                              reinterpret_cast<float *>(dlse.data())});
                        })));
     device->copy(found.data(), dc.data(), bytes);

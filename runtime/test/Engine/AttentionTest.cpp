@@ -34,6 +34,7 @@ struct Case {
   Lie lie = Lie::Plain;
   /// Bit d: the mask repeats along dimension d.
   int maskRepeats = 0;
+  float dropout = 0;
 };
 
 /// Buffers of one case and what the loops make of them.
@@ -64,6 +65,8 @@ static Problem makeProblem(const Case &c) {
   spec.batch = c.batch, spec.heads = c.heads, spec.rows = c.rows, spec.keys = c.keys, spec.dim = c.dim;
   spec.element = c.type;
   spec.causal = c.causal;
+  spec.dropout = c.dropout;
+  spec.dropoutId = 5;
   spec.scale = 1 / std::sqrt(static_cast<float>(c.dim)) + 0.3f;
   spec.q = spec.out = grad.gradOut = grad.gradQ = place(c, c.rows);
   spec.k = spec.v = grad.gradK = grad.gradV = place(c, c.keys);
@@ -103,6 +106,23 @@ static Problem makeProblem(const Case &c) {
   return p;
 }
 
+constexpr int64_t kSeed = 0x123456789abcdef0, kStep = 0x700000003;
+
+/// Returns number i of those that segue.random draws, by Philox4x32-10 (Salmon et al., SC 2011).
+static float drawn(int64_t i, int64_t id) {
+  uint64_t block = uint64_t(i) / 4;
+  uint32_t c[4] = {uint32_t(block), uint32_t(block >> 32) ^ uint32_t(id), uint32_t(kStep), uint32_t(kStep >> 32)};
+  uint32_t key[2] = {uint32_t(kSeed), uint32_t(kSeed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    uint64_t a = uint64_t(0xD2511F53) * c[0], b = uint64_t(0xCD9E8D57) * c[2];
+    uint32_t next[4] = {uint32_t(b >> 32) ^ c[1] ^ key[0], uint32_t(b), uint32_t(a >> 32) ^ c[3] ^ key[1], uint32_t(a)};
+    std::copy_n(next, 4, c);
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return float(c[i % 4] >> 8) * 0x1p-24f;
+}
+
 /// Computes what the formulas say, with `out` rounded as the engine stores it.
 static void computeByLoops(Problem &p) {
   const AttentionSpec &s = p.spec.forward;
@@ -128,11 +148,16 @@ static void computeByLoops(Problem &p) {
         for (double &w : weight)
           sum += w = w == -kInfinity ? 0 : std::exp(w - most);
         p.wantLse[(b * s.heads + h) * s.rows + i] = sum == 0 ? -kInfinity : most + std::log(sum);
+        std::vector<double> factor(s.keys, 1);
+        for (int64_t j = 0; j < s.keys && s.dropout > 0; ++j) {
+          int64_t number = ((b * s.heads + h) * s.rows + i) * s.keys + j;
+          factor[j] = drawn(number, s.dropoutId) >= s.dropout ? 1 / (1 - double(s.dropout)) : 0;
+        }
         double delta = 0;
         for (int64_t d = 0; d < s.dim; ++d) {
           double result = 0;
           for (int64_t j = 0; j < s.keys && sum > 0; ++j)
-            result += weight[j] / sum * p.v.at(offset(s.v, b, h, j, d));
+            result += weight[j] / sum * factor[j] * p.v.at(offset(s.v, b, h, j, d));
           p.wantOut[offset(s.out, b, h, i, d)] = result;
           delta += p.gradOut.at(offset(p.spec.gradOut, b, h, i, d)) * result;
         }
@@ -140,8 +165,8 @@ static void computeByLoops(Problem &p) {
           double probability = weight[j] / sum, gradProbability = 0;
           for (int64_t d = 0; d < s.dim; ++d) {
             double gradOut = p.gradOut.at(offset(p.spec.gradOut, b, h, i, d));
-            gradProbability += gradOut * p.v.at(offset(s.v, b, h, j, d));
-            p.wantGradV[offset(p.spec.gradV, b, h, j, d)] += probability * gradOut;
+            gradProbability += factor[j] * gradOut * p.v.at(offset(s.v, b, h, j, d));
+            p.wantGradV[offset(p.spec.gradV, b, h, j, d)] += probability * factor[j] * gradOut;
           }
           double gradScore = probability * (gradProbability - delta) * s.scale;
           for (int64_t d = 0; d < s.dim; ++d) {
@@ -155,9 +180,12 @@ static void computeByLoops(Problem &p) {
 static void runEngine(CpuEngine &engine, Problem &p) {
   ASSERT_EQ(p.spec.findProblem(), "");
   void *mask = p.spec.forward.mask == MaskKind::none ? nullptr : p.mask.data();
-  engine.planAttention(p.spec.forward)->run({p.q.data(), p.k.data(), p.v.data(), mask, p.out.data(), p.lse.data()});
-  engine.planAttentionGrad(p.spec)->run({p.q.data(), p.k.data(), p.v.data(), mask, p.out.data(), p.lse.data(),
-                                         p.gradOut.data(), p.gradQ.data(), p.gradK.data(), p.gradV.data()});
+  const int64_t *seed = p.spec.forward.dropout ? &kSeed : nullptr, *step = p.spec.forward.dropout ? &kStep : nullptr;
+  engine.planAttention(p.spec.forward)
+      ->run({p.q.data(), p.k.data(), p.v.data(), mask, seed, step, p.out.data(), p.lse.data()});
+  engine.planAttentionGrad(p.spec)->run({p.q.data(), p.k.data(), p.v.data(), mask, seed, step, p.out.data(),
+                                         p.lse.data(), p.gradOut.data(), p.gradQ.data(), p.gradK.data(),
+                                         p.gradV.data()});
 }
 
 /// Compares elements inside the tensor, and that all others kept what they had.
@@ -239,6 +267,16 @@ TEST_P(AttentionTest, AgreesWithLoopsForAllMasks) {
     for (ElementType type : {ElementType::f32, ElementType::bf16})
       for (int repeats = 0; repeats < 16; ++repeats)
         check(GetParam(), {2, 2, 37, 41, 16, repeats % 2 == 1, mask, type, Lie::Plain, repeats});
+}
+
+// Rows begin at any of the four numbers of a block, and end at any.
+TEST_P(AttentionTest, AgreesWithLoopsWithDropout) {
+  for (int64_t keys : {3, 5, 8, 38, 63})
+    for (bool causal : {false, true})
+      for (ElementType type : {ElementType::f32, ElementType::bf16})
+        check(GetParam(), {2, 3, 41, keys, 24, causal, MaskKind::none, type, Lie::Interleaved, 0, 0.3f});
+  check(GetParam(), {2, 2, 40, 40, 16, true, MaskKind::keep, ElementType::f32, Lie::Plain, 2, 0.9f});
+  check(GetParam(), {2, 2, 1, 90, 64, false, MaskKind::add, ElementType::f32, Lie::Plain, 0, 0.5f});
 }
 
 // A row that sees no key gives zeros, -inf, and no gradient; never NaN.

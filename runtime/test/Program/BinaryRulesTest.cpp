@@ -14,6 +14,7 @@
 #include "../../lib/Program/BinaryImage.h"
 #include "../Device/TestCubin.h"
 #include "TestFile.h"
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -119,6 +120,15 @@ template <typename Attention> static Attention headAttention(uint32_t results) {
 }
 static schema::AttentionT &addAttention(schema::ProgramT &program) {
   return addCommand(program, headAttention<schema::AttentionT>(2));
+}
+static schema::AttentionT &addAttentionWithDropout(schema::ProgramT &program) {
+  auto attention = headAttention<schema::AttentionT>(2);
+  attention.dropout = 0.25f;
+  for (auto *number : {&attention.seed, &attention.step}) {
+    *number = view(0, {}, {});
+    (*number)->element = schema::ElementType::i64;
+  }
+  return addCommand(program, std::move(attention));
 }
 static schema::AttentionGradT &addAttentionGrad(schema::ProgramT &program) {
   auto grad = headAttention<schema::AttentionGradT>(1);
@@ -541,6 +551,19 @@ static const Rule rules[] = {
     {"mask shape",
      [](TestFile &, schema::ProgramT &p) { addAttention(p).mask = view(0, {1, 1, 2, 3}, {6, 6, 3, 1}); },
      "the mask does not broadcast to the scores"},
+    {"all is dropped", [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).dropout = 1; },
+     "dropout is not in [0, 1)"},
+    {"NaN is dropped", [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).dropout = NAN; },
+     "dropout is not in [0, 1)"},
+    {"dropout without a seed", [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).seed.reset(); },
+     "seed and step belong to dropout"},
+    {"a step without dropout", [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).dropout = 0; },
+     "seed and step belong to dropout"},
+    {"a seed of floats",
+     [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).seed->element = schema::ElementType::f64; },
+     "seed and step must be i64"},
+    {"several seeds", [](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p).seed = view(0, {2}, {1}); },
+     "seed"},
     {"gradient shapes",
      [](TestFile &, schema::ProgramT &p) { addAttentionGrad(p).grad_k = view(2, {1, 1, 1, 4}, {4, 4, 4, 1}, 32); },
      "the shapes of the gradients do not fit q, k and v"},
@@ -749,6 +772,7 @@ TEST(BinaryRules, WhatTheyBreakIsGood) {
   load([](TestFile &, schema::ProgramT &p) { addMatmul(p); });
   load([](TestFile &, schema::ProgramT &p) { addCodedMatmul(p); });
   load([](TestFile &, schema::ProgramT &p) { addAttention(p); });
+  load([](TestFile &, schema::ProgramT &p) { addAttentionWithDropout(p); });
   load([](TestFile &, schema::ProgramT &p) { addAttentionGrad(p); });
   load([](TestFile &, schema::ProgramT &p) { addLibraryCall(p); });
   load([](TestFile &, schema::ProgramT &p) { addCopy(p); });

@@ -638,6 +638,24 @@ prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<
 
 // -----
 
+// prog.attention C3: the seed is an i64.
+prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<"s" input tensor<i32>>, #prog.value<"l" input tensor<1x2x4xf32>>, #prog.value<"o" input tensor<1x2x4x8xf32>>] outputs [] {
+^bb0(%q: memref<1x2x4x8xf32>, %s: memref<i32>, %l: memref<1x2x4xf32>, %o: memref<1x2x4x8xf32>):
+  // expected-error @below {{'prog.attention' op has `seed` of 'i32', but needs i64}}
+  prog.attention %q, %q, %q dropout 0.5 by %s : memref<i32>, %s : memref<i32> id 0 into %o, %l scale 1.0 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>
+}
+
+// -----
+
+// prog.attention_grad C3: the probability.
+prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<"s" input tensor<i64>>, #prog.value<"l" input tensor<1x2x4xf32>>] outputs [] {
+^bb0(%q: memref<1x2x4x8xf32>, %s: memref<i64>, %l: memref<1x2x4xf32>):
+  // expected-error @below {{'prog.attention_grad' op has `dropout` 1.500000e+00, which must be at least 0 and less than 1}}
+  prog.attention_grad %q, %q, %q dropout 1.5 by %s : memref<i64>, %s : memref<i64> id 0 out %q lse %l grad %q into %q, %q, %q scale 1.0 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>
+}
+
+// -----
+
 // prog.attention_grad C1.
 prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<"k" input tensor<1x2x6x8xf32>>, #prog.value<"l" input tensor<1x2x4xf32>>] outputs [] {
 ^bb0(%q: memref<1x2x4x8xf32>, %k: memref<1x2x6x8xf32>, %l: memref<1x2x4xf32>):

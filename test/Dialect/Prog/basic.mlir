@@ -60,11 +60,12 @@ prog.program @forward
 // Attention and its derivative; what is saved comes back and goes away.
 // CHECK-LABEL: prog.program @backward inputs
 prog.program @backward
-  inputs [#prog.value<"q" saved tensor<1x2x4x8xf32>>, #prog.value<"m" input tensor<1x2x4x4xi1>>]
+  inputs [#prog.value<"q" saved tensor<1x2x4x8xf32>>, #prog.value<"m" input tensor<1x2x4x4xi1>>,
+          #prog.value<"seed" hyper tensor<i64>>, #prog.value<"step" hyper tensor<i64>>]
   outputs [#prog.value<"o" output tensor<1x2x4x8xf32>>, #prog.value<"l" output tensor<1x2x4xf32>>,
            #prog.value<"grad.q" gradient tensor<1x2x4x8xf32> of "q">]
   arenas [#prog.arena<device_dram bytes = 512 lower_bound = 512 alignment = 64>] {
-^bb0(%q: memref<1x2x4x8xf32>, %m: memref<1x2x4x4xi1>, %o: memref<1x2x4x8xf32>, %l: memref<1x2x4xf32>, %g: memref<1x2x4x8xf32>):
+^bb0(%q: memref<1x2x4x8xf32>, %m: memref<1x2x4x4xi1>, %seed: memref<i64>, %step: memref<i64>, %o: memref<1x2x4x8xf32>, %l: memref<1x2x4xf32>, %g: memref<1x2x4x8xf32>):
   %t = prog.alloc offset 0 : memref<512xi8>
   // CHECK: prog.phase forward
   prog.phase forward {
@@ -75,6 +76,9 @@ prog.program @backward
     prog.restore %q : memref<1x2x4x8xf32>
     // CHECK: prog.attention %[[Q:.*]], %[[Q]], %[[Q]] mask %{{.*}} : memref<1x2x4x4xi1> into %[[O:.*]], %[[L:.*]] causal scale 5.000000e-01 :
     prog.attention %q, %q, %q mask %m : memref<1x2x4x4xi1> into %o, %l causal scale 5.0e-01
+      : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>
+    // CHECK: prog.attention %[[Q]], %[[Q]], %[[Q]] dropout 5.000000e-01 by %[[SEED:.*]] : memref<i64>, %[[STEP:.*]] : memref<i64> id 7 into
+    prog.attention %q, %q, %q dropout 0.5 by %seed : memref<i64>, %step : memref<i64> id 7 into %o, %l causal scale 5.0e-01
       : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>
     %dk = prog.view %t offset 0 : memref<512xi8> to memref<1x2x4x8xf32>
     %dv = prog.view %t offset 256 : memref<512xi8> to memref<1x2x4x8xf32>

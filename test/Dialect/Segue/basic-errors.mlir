@@ -473,6 +473,31 @@ func.func @attention_c4(%q: tensor<2x4x16x8xf32>) {
 
 // -----
 
+func.func @attention_c5_range(%q: tensor<2x4x16x8xf32>, %seed: tensor<i64>) {
+  // expected-error @below {{'segue.attention' op has `dropout` 1.000000e+00, which must be at least 0 and less than 1}}
+  %0:2 = segue.attention %q, %q, %q dropout 1.0 by %seed, %seed id 0 scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>
+  return
+}
+
+// -----
+
+// As f32, it is 1.
+func.func @attention_grad_c5_range(%q: tensor<2x4x16x8xf32>, %l: tensor<2x4x16xf32>, %seed: tensor<i64>) {
+  // expected-error @below {{'segue.attention_grad' op has `dropout` 1.000000e+00, which must be at least 0 and less than 1}}
+  %0:3 = segue.attention_grad %q, %q, %q out %q lse %l grad %q dropout 0.99999999999 by %seed, %seed id 0 scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>
+  return
+}
+
+// -----
+
+func.func @attention_c5_together(%q: tensor<2x4x16x8xf32>) {
+  // expected-error @below {{'segue.attention' op has only some of `dropout`, `seed`, `step` and `id`; they come together}}
+  %0:2 = "segue.attention"(%q, %q, %q) {scale = 1.0 : f64, dropout = 0.5 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>} : (tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>) -> (tensor<2x4x16x8xf32>, tensor<2x4x16xf32>)
+  return
+}
+
+// -----
+
 func.func @attention_grad_c1(%q: tensor<2x4x16x8xf32>, %l: tensor<2x4x8xf32>) {
   // expected-error @below {{'segue.attention_grad' op `lse` has shape [2, 4, 8], but [batch, heads, rows] of `q` is [2, 4, 16]}}
   %0:3 = segue.attention_grad %q, %q, %q out %q lse %l grad %q scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x8xf32>
@@ -483,7 +508,7 @@ func.func @attention_grad_c1(%q: tensor<2x4x16x8xf32>, %l: tensor<2x4x8xf32>) {
 
 func.func @attention_grad_c2(%q: tensor<2x4x16x8xf32>, %l: tensor<2x4x16xf32>) {
   // expected-error @below {{'segue.attention_grad' op failed to verify that all of {q, gradQ} have same type}}
-  %0:3 = "segue.attention_grad"(%q, %q, %q, %q, %l, %q) {scale = 1.0 : f64} : (tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>, tensor<2x4x16x8xf32>) -> (tensor<2x4x16x9xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>)
+  %0:3 = "segue.attention_grad"(%q, %q, %q, %q, %l, %q) {scale = 1.0 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 1, 1, 1>} : (tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>, tensor<2x4x16x8xf32>) -> (tensor<2x4x16x9xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>)
   return
 }
 

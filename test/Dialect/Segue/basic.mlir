@@ -138,7 +138,7 @@ func.func @dot_general_widens(%a: tensor<4x8xbf16>, %b: tensor<8x3xbf16>) {
 // CHECK-LABEL: func.func @attention
 func.func @attention(%q: tensor<2x4x16x8xf32>, %k: tensor<2x4x16x8xf32>, %v: tensor<2x4x16x8xf32>,
                      %o: tensor<2x4x16x8xf32>, %l: tensor<2x4x16xf32>, %g: tensor<2x4x16x8xf32>,
-                     %mask: tensor<2x1x1x16xi1>, %added: tensor<1x4x16x16xf32>) {
+                     %mask: tensor<2x1x1x16xi1>, %added: tensor<1x4x16x16xf32>, %seed: tensor<i64>, %step: tensor<i64>) {
   %out, %lse = segue.attention %q, %k, %v causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>
   // CHECK: segue.attention %{{.*}}, %{{.*}}, %{{.*}} mask %{{.*}} : tensor<2x1x1x16xi1> scale
   %1:2 = segue.attention %q, %k, %v mask %mask : tensor<2x1x1x16xi1> scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>
@@ -146,6 +146,10 @@ func.func @attention(%q: tensor<2x4x16x8xf32>, %k: tensor<2x4x16x8xf32>, %v: ten
   %dq, %dk, %dv = segue.attention_grad %q, %k, %v out %o lse %l grad %g causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>
   // CHECK: segue.attention_grad %{{.*}}, %{{.*}}, %{{.*}} mask %{{.*}} : tensor<2x1x1x16xi1> out %{{.*}} lse %{{.*}} grad
   %3:3 = segue.attention_grad %q, %k, %v mask %mask : tensor<2x1x1x16xi1> out %o lse %l grad %g scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>
+  // CHECK: segue.attention %{{.*}}, %{{.*}}, %{{.*}} dropout 2.500000e-01 by %[[SEED:.*]], %[[STEP:.*]] id 3 causal scale
+  %4:2 = segue.attention %q, %k, %v dropout 0.25 by %seed, %step id 3 causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>
+  // CHECK: segue.attention_grad {{.*}} mask %{{.*}} : tensor<2x1x1x16xi1> out %{{.*}} lse %{{.*}} grad %{{.*}} dropout 2.500000e-01 by %[[SEED]], %[[STEP]] id 3 scale
+  %5:3 = segue.attention_grad %q, %k, %v mask %mask : tensor<2x1x1x16xi1> out %o lse %l grad %g dropout 0.25 by %seed, %step id 3 scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>
   return
 }
 

@@ -596,6 +596,21 @@ template <typename Op> static LogicalResult verifyAttention(Op op) {
   if (!isLibraryFloat(element) || element != elementOf(op.getK()) || element != elementOf(op.getV()) ||
       element != elementOf(op.getOut()))
     return op.emitOpError() << "needs one float element type for `q`, `k`, `v` and `out`";
+  bool drops = op.getDropout().has_value(); // C3
+  if (drops != bool(op.getSeed()) || drops != bool(op.getStep()) || drops != op.getId().has_value())
+    return op.emitOpError("has only some of `dropout`, `seed`, `step` and `id`; they come together");
+  if (!drops)
+    return success();
+  float dropout = op.getDropout()->convertToFloat();
+  if (!(dropout >= 0 && dropout < 1))
+    return op.emitOpError() << "has `dropout` " << dropout << ", which must be at least 0 and less than 1";
+  for (Value number : {op.getSeed(), op.getStep()}) {
+    StringRef name = number == op.getSeed() ? "seed" : "step";
+    if (failed(verifyShape(op, name, number, {})))
+      return failure();
+    if (!elementOf(number).isInteger(64))
+      return op.emitOpError() << "has `" << name << "` of " << elementOf(number) << ", but needs i64";
+  }
   return success();
 }
 

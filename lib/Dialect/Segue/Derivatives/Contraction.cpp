@@ -122,6 +122,17 @@ static Value attentionWeights(AttentionOp op, GradientBuilder &b) {
   return visible ? b.select(visible, weights, b.splat(weights, 0.0)) : weights;
 }
 
+/// The gradients of the weights, times what dropout multiplied these by.
+static Value throughDropout(AttentionOp op, GradientBuilder &b, Value grads) {
+  if (!op.getDropout())
+    return grads;
+  double dropout = op.getDropout()->convertToDouble();
+  auto drawn = b.create<RandomOp>(RankedTensorType::get(shapeOf(grads), b.builder.getF32Type()), op.getSeed(),
+                                  op.getStep(), *op.getId());
+  Value kept = b.compare(Predicate::Ge, drawn, dropout);
+  return b.select(kept, b.mul(grads, 1 / (1 - dropout)), b.splat(grads, 0.0));
+}
+
 /// Sums a gradient of the scores to the shape and type of the mask.
 static Value maskGradient(GradientBuilder &b, Value scores, Value mask) {
   SmallVector<int64_t> repeated;
@@ -132,8 +143,9 @@ static Value maskGradient(GradientBuilder &b, Value scores, Value mask) {
 }
 
 /// Returns the gradients of `attention_grad` for q, k and v. With the weights p, the
-/// gradient of the scores is p (g v^T - sum(g out) + glse), where g and glse are the
-/// gradients of the result and of lse: the mask takes all of it, q and k the last term.
+/// gradient of the scores is p (f g v^T - sum(g out) + glse), where g and glse are the
+/// gradients of the result and of lse, and f the factors of dropout: the mask takes all of
+/// it, q and k the last term.
 static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRange gradients, ArrayRef<bool> wanted) {
   Value g = gradients[0], glse = gradients[1], mask = op.getMask();
   bool maskWanted = mask && wanted[3];
@@ -162,7 +174,7 @@ static Gradients attentionGradients(AttentionOp op, GradientBuilder &b, ValueRan
     if (g) {
       Value wide = b.up(g);
       Value total = b.sum(b.mul(wide, b.up(op.getResult())), {3});
-      Value slope = b.sub(timesTransposed(b, wide, b.up(op.getV())), b.rows(total, weights));
+      Value slope = b.sub(throughDropout(op, b, timesTransposed(b, wide, b.up(op.getV()))), b.rows(total, weights));
       scores = b.accumulate(scores, b.mul(weights, slope));
     }
     answer[3] = maskGradient(b, scores, mask);

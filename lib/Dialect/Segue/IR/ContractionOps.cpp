@@ -124,12 +124,30 @@ static LogicalResult verifyAttention(Operation *op, checks::Named q, checks::Nam
   return checks::shape(op, lse, rows, "[batch, heads, rows] of `q`"); // C4
 }
 
+/// (C5) of attention.
+template <typename OpTy> static LogicalResult verifyDropout(OpTy op) {
+  bool isThere = op.getDropout().has_value();
+  if (isThere != bool(op.getSeed()) || isThere != bool(op.getStep()) || isThere != op.getId().has_value())
+    return op.emitOpError("has only some of `dropout`, `seed`, `step` and `id`; they come together");
+  if (!isThere)
+    return success();
+  float dropout = float(op.getDropout()->convertToDouble());
+  if (!(dropout >= 0 && dropout < 1))
+    return op.emitOpError() << "has `dropout` " << op.getDropout()->convertToDouble()
+                            << ", which must be at least 0 and less than 1";
+  return success();
+}
+
 LogicalResult AttentionOp::verify() {
-  return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
+  return failure(
+      failed(verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()})) ||
+      failed(verifyDropout(*this)));
 }
 
 LogicalResult AttentionGradOp::verify() {
-  return verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()});
+  return failure(
+      failed(verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()})) ||
+      failed(verifyDropout(*this)));
 }
 
 /// (C1) to (C5) of conv2d and conv3d, for them and their gradients.

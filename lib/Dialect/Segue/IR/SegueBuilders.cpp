@@ -122,14 +122,15 @@ void DotGeneralOp::build(OpBuilder &b, OperationState &state, Value lhs, Value r
 
 void AttentionOp::build(OpBuilder &b, OperationState &state, Value q, Value k, Value v, Value mask, bool causal,
                         double scale) {
-  build(b, state, q.getType(), rowStatistics(q), q, k, v, mask,
-        causal ? b.getUnitAttr() : UnitAttr(), b.getF64FloatAttr(scale));
+  build(b, state, q.getType(), rowStatistics(q), q, k, v, mask, /*seed=*/Value(), /*step=*/Value(),
+        /*dropout=*/FloatAttr(), /*id=*/IntegerAttr(), causal ? b.getUnitAttr() : UnitAttr(), b.getF64FloatAttr(scale));
 }
 
 void AttentionGradOp::build(OpBuilder &b, OperationState &state, AttentionOp forward, Value grad) {
   build(b, state, forward.getQ().getType(), forward.getK().getType(), forward.getV().getType(), forward.getQ(),
-        forward.getK(), forward.getV(), forward.getMask(), forward.getResult(), forward.getLse(), grad,
-        forward.getCausalAttr(), forward.getScaleAttr());
+        forward.getK(), forward.getV(), forward.getMask(), forward.getSeed(), forward.getStep(), forward.getResult(),
+        forward.getLse(), grad, forward.getDropoutAttr(), forward.getIdAttr(), forward.getCausalAttr(),
+        forward.getScaleAttr());
 }
 
 void LayerNormOp::build(OpBuilder &b, OperationState &state, Value input, Value gamma, Value beta, double eps) {

@@ -142,6 +142,19 @@ static LogicalResult evaluateDotGeneral(DotGeneralOp op, const Frame &in, Result
 }
 
 namespace {
+/// What the weights of attention are multiplied by: 1 without dropout.
+struct DropoutFactors {
+  uint64_t seed = 0, step = 0;
+  int64_t id = 0;
+  float dropout = 0;
+
+  double operator()(int64_t weight) const {
+    if (dropout == 0)
+      return 1;
+    return drawUniform(seed, step, id, weight) < dropout ? 0 : 1 / (1 - double(dropout));
+  }
+};
+
 /// The scaled, masked scores of attention; minus infinity where a row does not
 /// see a key.
 struct Scores {
@@ -180,6 +193,13 @@ struct Scores {
 };
 } // namespace
 
+template <typename OpTy> static DropoutFactors factorsOf(OpTy op, const Frame &in) {
+  if (!op.getDropout())
+    return {};
+  return {uint64_t(in[op.getSeed()].ints[0]), uint64_t(in[op.getStep()].ints[0]), int64_t(*op.getId()),
+          float(op.getDropout()->convertToDouble())};
+}
+
 template <typename OpTy> static Scores scoresOf(OpTy op, const Frame &in) {
   return {in[op.getQ()], in[op.getK()], op.getMask() ? &in[op.getMask()] : nullptr, op.getCausal(),
           op.getScale().convertToDouble()};
@@ -187,6 +207,7 @@ template <typename OpTy> static Scores scoresOf(OpTy op, const Frame &in) {
 
 static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results out) {
   Scores scores = scoresOf(op, in);
+  DropoutFactors factors = factorsOf(op, in);
   const HostTensor &v = in[op.getV()];
   int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
   for (int64_t b = 0; b < scores.batches(); ++b)
@@ -202,10 +223,12 @@ static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results 
       for (int64_t key = 0; key < keys; ++key)
         sum += std::exp(scores(b, row, key) - largest);
       lse = largest + std::log(sum);
-      for (int64_t key = 0; key < keys; ++key)
+      for (int64_t key = 0; key < keys; ++key) {
+        double weight = std::exp(scores(b, row, key) - lse) * factors(Scores::at(b, row, rows, keys) + key);
         for (int64_t d = 0; d < dim; ++d)
           out[0].floats[Scores::at(b, row, rows, dim) + d] +=
-              std::exp(scores(b, row, key) - lse) * v.floats[Scores::at(b, key, keys, dim) + d];
+              weight * v.floats[Scores::at(b, key, keys, dim) + d];
+      }
     }
   return success();
 }
@@ -213,6 +236,7 @@ static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results 
 /// Evaluates by Dao et al., arXiv:2205.14135, algorithm 4, without its tiles.
 static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, Results out) {
   Scores scores = scoresOf(op, in);
+  DropoutFactors factors = factorsOf(op, in);
   const HostTensor &v = in[op.getV()], &result = in[op.getOut()], &lse = in[op.getLse()], &grad = in[op.getGrad()];
   int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
   for (int64_t b = 0; b < scores.batches(); ++b)
@@ -226,14 +250,15 @@ static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, 
         weighted += grad.floats[atRow + d] * result.floats[atRow + d];
       for (int64_t key = 0; key < keys; ++key) {
         int64_t atKey = Scores::at(b, key, keys, dim);
-        double p = std::exp(scores(b, row, key) - rowLse), gradP = 0;
+        double p = std::exp(scores(b, row, key) - rowLse), factor = factors(Scores::at(b, row, rows, keys) + key);
+        double gradP = 0;
         for (int64_t d = 0; d < dim; ++d)
-          gradP += grad.floats[atRow + d] * v.floats[atKey + d];
+          gradP += factor * grad.floats[atRow + d] * v.floats[atKey + d];
         double gradScore = p * (gradP - weighted) * scores.scale;
         for (int64_t d = 0; d < dim; ++d) {
           out[0].floats[atRow + d] += gradScore * scores.k.floats[atKey + d];
           out[1].floats[atKey + d] += gradScore * scores.q.floats[atRow + d];
-          out[2].floats[atKey + d] += p * grad.floats[atRow + d];
+          out[2].floats[atKey + d] += p * factor * grad.floats[atRow + d];
         }
       }
     }

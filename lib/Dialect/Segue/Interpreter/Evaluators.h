@@ -69,6 +69,9 @@ void forEachIndex(llvm::ArrayRef<int64_t> shape,
 /// The position of `index` in the row-major order of `shape`.
 int64_t positionOf(llvm::ArrayRef<int64_t> shape, llvm::ArrayRef<int64_t> index);
 
+/// Element `element` of the numbers in [0, 1) that segue.random draws: Philox4x32-10 (Salmon et al., SC 2011).
+double drawUniform(uint64_t seed, uint64_t step, int64_t id, int64_t element);
+
 /// Copies element `from` of `source` to element `to` of `target`; the element
 /// types are equal.
 void copyElement(HostTensor &target, int64_t to, const HostTensor &source, int64_t from);

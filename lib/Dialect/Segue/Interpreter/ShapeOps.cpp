@@ -32,7 +32,6 @@ static LogicalResult evaluateIota(IotaOp op, const Frame &, Results out) {
   return success();
 }
 
-/// Philox4x32-10 (Salmon et al., SC 2011).
 static std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t(0xD2511F53) * counter[0], b = uint64_t(0xCD9E8D57) * counter[2];
@@ -43,15 +42,17 @@ static std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::arra
   return counter;
 }
 
+double interpreter::drawUniform(uint64_t seed, uint64_t step, int64_t id, int64_t element) {
+  uint64_t block = element / 4;
+  std::array<uint32_t, 4> words =
+      philox({uint32_t(block), uint32_t(block >> 32) ^ uint32_t(id), uint32_t(step), uint32_t(step >> 32)},
+             {uint32_t(seed), uint32_t(seed >> 32)});
+  return (words[element % 4] >> 8) * 0x1p-24;
+}
+
 static LogicalResult evaluateRandom(RandomOp op, const Frame &in, Results out) {
-  uint64_t seed = in[op.getSeed()].ints[0], step = in[op.getStep()].ints[0];
-  for (int64_t i = 0; i < out[0].size(); ++i) {
-    uint64_t block = i / 4;
-    std::array<uint32_t, 4> words =
-        philox({uint32_t(block), uint32_t(block >> 32) ^ uint32_t(op.getId()), uint32_t(step), uint32_t(step >> 32)},
-               {uint32_t(seed), uint32_t(seed >> 32)});
-    out[0].floats[i] = (words[i % 4] >> 8) * 0x1p-24;
-  }
+  for (int64_t i = 0; i < out[0].size(); ++i)
+    out[0].floats[i] = drawUniform(in[op.getSeed()].ints[0], in[op.getStep()].ints[0], op.getId(), i);
   return success();
 }
 

@@ -15,8 +15,9 @@ import math
 
 import torch
 
-from ..writer import Value
-from .table import NodeBuilder
+from ..writer import Dropout, Value
+from .. import dropped_attention as _operator  # noqa: F401, registers it
+from .table import NodeBuilder, Unsupported, lowers
 
 _HEADS = ([0, 1], [0, 1])
 
@@ -34,11 +35,16 @@ def scores_of(b: NodeBuilder, q: Value, k: Value, mask: Value | None, causal: bo
     return scores
 
 
-def attention(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool,
-              scale: float) -> list[Value]:
+def is_written_out(q: Value) -> bool:
+    """Whether attention over such queries is products: the library has none of that type. They drop no weights."""
+    return q.dtype == torch.float64
+
+
+def attention(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float,
+              dropout: Dropout | None = None) -> list[Value]:
     """The result, zeros in a row that sees no key, and the logarithm of the sum of exponentials per row."""
-    if q.dtype != torch.float64:
-        return b.attention(q, k, v, mask, causal, scale)
+    if not is_written_out(q):
+        return b.attention(q, k, v, mask, causal, scale, dropout)
     scores = scores_of(b, q, k, mask, causal, scale)
     peak = _finite(b, b.reduce("max", scores, [3], keepdim=True))
     total = b.reduce("sum", b.writer.unary("exp", b.binary("sub", scores, peak)), [3], keepdim=True)
@@ -47,16 +53,35 @@ def attention(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, 
 
 
 def attention_grad(b: NodeBuilder, q: Value, k: Value, v: Value, mask: Value | None, out: Value, lse: Value,
-                   grad: Value, causal: bool, scale: float) -> list[Value]:
+                   grad: Value, causal: bool, scale: float, dropout: Dropout | None = None) -> list[Value]:
     """Gradients for q, k and v."""
-    if q.dtype != torch.float64:
-        return b.attention_grad(q, k, v, mask, out, lse, grad, causal, scale)
+    if not is_written_out(q):
+        return b.attention_grad(q, k, v, mask, out, lse, grad, causal, scale, dropout)
     weights = _weights(b, scores_of(b, q, k, mask, causal, scale), lse)
     slope = b.binary("sub", b.dot_general(grad, v, _HEADS, ([3], [3])),
                      b.reduce("sum", b.binary("mul", grad, out), [3], keepdim=True))
     scores = b.binary("mul", b.binary("mul", weights, slope), b.constant(scale, (), q.dtype))
     return [b.dot_general(scores, k, _HEADS, ([3], [2])), b.dot_general(scores, q, _HEADS, ([2], [2])),
             b.dot_general(weights, grad, _HEADS, ([2], [2]))]
+
+
+def _dropout_of(b: NodeBuilder, noise: Value, p: float) -> Dropout:
+    number = b.random_id_of(noise)
+    if number is None:
+        raise Unsupported("attention that drops weights by numbers which are not drawn in the graph")
+    return Dropout(p, number)
+
+
+@lowers("segue.dropped_attention.default")
+def dropped_attention(b: NodeBuilder, query: Value, key: Value, value: Value, mask: Value | None, noise: Value, p: float,
+                      causal: bool, scale: float) -> list[Value]:
+    return attention(b, query, key, value, mask, causal, scale, _dropout_of(b, noise, p))
+
+
+@lowers("segue.dropped_attention_backward.default")
+def dropped_attention_backward(b: NodeBuilder, grad: Value, query: Value, key: Value, value: Value, mask: Value | None, noise: Value,
+                               out: Value, lse: Value, p: float, causal: bool, scale: float) -> list[Value]:
+    return attention_grad(b, query, key, value, mask, out, lse, grad, causal, scale, _dropout_of(b, noise, p))
 
 
 def _weights(b: NodeBuilder, scores: Value, lse: Value) -> Value:

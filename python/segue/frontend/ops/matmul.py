@@ -18,8 +18,8 @@ from typing import Sequence
 import torch
 from torch.types import Number
 
-from ..writer import Pairs, Value
-from .attention import attention as whole_attention, scores_of
+from ..writer import Dropout, Pairs, Value
+from .attention import attention as whole_attention, is_written_out, scores_of
 from .sources import dropped
 from .table import NodeBuilder, Unsupported, lowers, normalised
 
@@ -217,10 +217,13 @@ def attention(b: NodeBuilder, query: Value, key: Value, value: Value, attn_mask:
         if mask.is_float:
             mask = b.cast(mask, q.dtype)
 
-    # The whole op drops nothing, wants equal head sizes, and gives no gradient for the mask.
-    whole_op = dropout_p == 0.0 and v.shape == k.shape and not (mask is not None and mask.differentiable)
+    # The whole op wants equal head sizes, gives no gradient for the mask, and drops not all.
+    whole_op = dropout_p < 1.0 and v.shape == k.shape and not (mask is not None and mask.differentiable)
     arguments = (q, k, v, mask, is_causal, scale)
-    y = whole_attention(b, *arguments)[0] if whole_op else _written_out(b, *arguments, dropout_p)
+    if whole_op and not (dropout_p > 0.0 and is_written_out(q)):
+        y = whole_attention(b, *arguments, Dropout(dropout_p, b.new_random_id()) if dropout_p > 0.0 else None)[0]
+    else:
+        y = _written_out(b, *arguments, dropout_p)
     return b.reshape(y, b.shape)
 
 

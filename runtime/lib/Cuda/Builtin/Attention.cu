@@ -155,6 +155,24 @@ GPU_FUNCTION float weightOf(float score, float base) {
   return score == -gpu::infinity ? 0.0f : gpu::exponential(base == -gpu::infinity ? score : score - base);
 }
 
+/// With dropout, sets those of a thread's weights, or of their gradients, to 0 that it drops, and scales the others. A
+/// product has keys as columns, or as rows if it is turned.
+template <bool isTurned> GPU_FUNCTION void drop(Products &products, const Head &head, int firstRow, int firstKey) {
+  if (head.args.spec.forward.dropout == 0.0f)
+    return;
+  KeptWeights weights(head);
+  float factor = keptFactor(head.args.spec.forward);
+  GPU_UNROLL
+  for (int i = 0; i < 2; ++i)
+    GPU_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      int down = rowOf() + 16 * i, across = columnOf() + 16 * j;
+      bool isKept = isTurned ? weights.isKept(firstRow + across, firstKey + down)
+                             : weights.isKept(firstRow + down, firstKey + across);
+      products.at[i][j] = isKept ? products.at[i][j] * factor : 0.0f;
+    }
+}
+
 GPU_FUNCTION int squaresOf(int64_t extent) { return int((extent + square - 1) / square); }
 } // namespace
 
@@ -197,6 +215,7 @@ GPU_KERNEL(attendRows, AttentionKernelArgs) {
             sums.high[i][n] *= factor;
           }
         }
+        drop<false>(scores, head, firstRow, key);
         setWeights(tiles, scores);
         addProduct(sums, spec, tiles, v, key, pass);
       }
@@ -242,6 +261,7 @@ GPU_KERNEL(attendRowsGrad, AttentionKernelArgs) {
       for (int key = 0; key < seen; key += square) {
         Products scores = multiplyRows(spec, tiles, q, firstRow, k, key);
         Products grads = multiplyRows(spec, tiles, gradOut, firstRow, v, key);
+        drop<false>(grads, head, firstRow, key);
         GPU_UNROLL
         for (int i = 0; i < 2; ++i)
           GPU_UNROLL
@@ -289,6 +309,7 @@ GPU_KERNEL(attendKeysGrad, AttentionKernelArgs) {
 
         Products scores = multiplyRows(spec, tiles, k, firstKey, q, firstRow);
         Products grads = multiplyRows(spec, tiles, v, firstKey, gradOut, firstRow);
+        drop<true>(grads, head, firstRow, firstKey);
         GPU_UNROLL
         for (int j = 0; j < 2; ++j) {
           int column = firstRow + columnOf() + 16 * j;
@@ -300,6 +321,7 @@ GPU_KERNEL(attendKeysGrad, AttentionKernelArgs) {
             grads.at[i][j] = spec.scale * scores.at[i][j] * (grads.at[i][j] - deltas[columnOf() + 16 * j]);
           }
         }
+        drop<true>(scores, head, firstRow, firstKey);
         setWeights(tiles, scores);
         addProduct(valueSums, spec, tiles, gradOut, firstRow, pass);
         gpu::waitForBlock(); // others may still read the weights

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // The parts that the kernels of Attention.cu and TensorAttention.h share: where the rows of a
-// head lie, and what a product of two of them becomes by scale and masks.
+// head lie, what a product of two of them becomes by scale and masks, and which weights are dropped.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,6 +14,7 @@
 #define SEGUE_LIB_CUDA_BUILTIN_ATTENTIONPARTS_H
 
 #include "Numbers.h"
+#include "Philox.h"
 
 #include "BuiltinArgs.h"
 
@@ -65,6 +66,51 @@ GPU_FUNCTION float scoreOf(const Head &head, float product, int row, int key) {
     return score + gpu::element(head.args.mask, spec.maskElement, at);
   return static_cast<const uint8_t *>(head.args.mask)[at] ? score : -gpu::infinity;
 }
+
+/// The probability of dropout, of which nothing is computed before the loop that needs it.
+GPU_FUNCTION float dropoutOf(const AttentionSpec &spec) {
+  return gpu::floatOf(uint32_t(gpu::kept(int(gpu::bitsOf(spec.dropout)))));
+}
+
+/// Draws for a head which weights dropout keeps. All is found anew at each draw, which takes fewer registers than to know it.
+class KeptWeights {
+public:
+  GPU_MEMBER explicit KeptWeights(const Head &head) : head_(head) {}
+
+  GPU_MEMBER bool isKept(int row, int key) const {
+    int word = wordOf(row, key);
+    return isKept(draw(row, key).of(word));
+  }
+
+  /// Of two neighbouring keys, a bit each: as a rule one draw has both.
+  GPU_MEMBER uint32_t pairKept(int row, int key) const {
+    int word = wordOf(row, key);
+    gpu::RandomWords words = draw(row, key);
+    uint32_t first = isKept(words.of(word));
+    if (word == 3)
+      words = draw(row, key + 1);
+    return first | uint32_t(isKept(words.of(word + 1))) << 1;
+  }
+
+private:
+  GPU_MEMBER int64_t numberOf(int row, int key) const {
+    const AttentionSpec &spec = head_.args.spec.forward;
+    int64_t heads = int64_t(gpu::kept(head_.batch)) * spec.heads + gpu::kept(head_.head);
+    return (heads * spec.rows + row) * spec.keys + key;
+  }
+  GPU_MEMBER int wordOf(int row, int key) const { return int(numberOf(row, key) & 3); }
+  GPU_MEMBER gpu::RandomWords draw(int row, int key) const {
+    return gpu::drawWords({uint64_t(head_.args.seed[gpu::kept(0)]), uint64_t(head_.args.step[gpu::kept(0)]),
+                           uint32_t(head_.args.spec.forward.dropoutId)},
+                          numberOf(row, key) >> 2);
+  }
+  GPU_MEMBER bool isKept(uint32_t word) const { return word >= leastKept(dropoutOf(head_.args.spec.forward)); }
+
+  const Head &head_;
+};
+
+/// What a kept weight is multiplied by.
+GPU_FUNCTION float keptFactor(const AttentionSpec &spec) { return 1.0f / (1.0f - dropoutOf(spec)); }
 
 } // namespace segue::inline runtime::cuda
 

@@ -29,39 +29,39 @@ namespace segue::inline runtime::cuda {
 
 // The list has, by kernel, its file, its name, its arguments, and the number of addresses in them.
 #define SEGUE_BUILTIN_KERNELS(X)                                                                                       \
-  X(Attention, attendRows, AttentionKernelArgs, 10)                                                                    \
-  X(Attention, attendRowsGrad, AttentionKernelArgs, 10)                                                                \
-  X(Attention, attendKeysGrad, AttentionKernelArgs, 10)                                                                \
-  X(AttentionBf16x64, attendRowsBf16x64, AttentionKernelArgs, 10)                                                      \
-  X(AttentionBf16x64, attendRowsGradBf16x64, AttentionKernelArgs, 10)                                                  \
-  X(AttentionBf16x64, attendKeysGradBf16x64, AttentionKernelArgs, 10)                                                  \
-  X(AttentionBf16x128, attendRowsBf16x128, AttentionKernelArgs, 10)                                                    \
-  X(AttentionBf16x128, attendRowsGradBf16x128, AttentionKernelArgs, 10)                                                \
-  X(AttentionBf16x128, attendKeysGradBf16x128, AttentionKernelArgs, 10)                                                \
-  X(AttentionBf16x128, attendValuesGradBf16x128, AttentionKernelArgs, 10)                                              \
-  X(AttentionBf16x256, attendRowsBf16x256, AttentionKernelArgs, 10)                                                    \
-  X(AttentionBf16x256, attendRowsGradBf16x256, AttentionKernelArgs, 10)                                                \
-  X(AttentionBf16x256, attendKeysGradBf16x256, AttentionKernelArgs, 10)                                                \
-  X(AttentionBf16x256, attendValuesGradBf16x256, AttentionKernelArgs, 10)                                              \
-  X(AttentionF16x64, attendRowsF16x64, AttentionKernelArgs, 10)                                                        \
-  X(AttentionF16x64, attendRowsGradF16x64, AttentionKernelArgs, 10)                                                    \
-  X(AttentionF16x64, attendKeysGradF16x64, AttentionKernelArgs, 10)                                                    \
-  X(AttentionF16x128, attendRowsF16x128, AttentionKernelArgs, 10)                                                      \
-  X(AttentionF16x128, attendRowsGradF16x128, AttentionKernelArgs, 10)                                                  \
-  X(AttentionF16x128, attendKeysGradF16x128, AttentionKernelArgs, 10)                                                  \
-  X(AttentionF16x128, attendValuesGradF16x128, AttentionKernelArgs, 10)                                                \
-  X(AttentionF16x256, attendRowsF16x256, AttentionKernelArgs, 10)                                                      \
-  X(AttentionF16x256, attendRowsGradF16x256, AttentionKernelArgs, 10)                                                  \
-  X(AttentionF16x256, attendKeysGradF16x256, AttentionKernelArgs, 10)                                                  \
-  X(AttentionF16x256, attendValuesGradF16x256, AttentionKernelArgs, 10)                                                \
-  X(AttentionTf32x64, attendRowsTf32x64, AttentionKernelArgs, 10)                                                      \
-  X(AttentionTf32x64, attendRowsGradTf32x64, AttentionKernelArgs, 10)                                                  \
-  X(AttentionTf32x64, attendKeysGradTf32x64, AttentionKernelArgs, 10)                                                  \
-  X(AttentionTf32x64, attendValuesGradTf32x64, AttentionKernelArgs, 10)                                                \
-  X(AttentionTf32x128, attendRowsTf32x128, AttentionKernelArgs, 10)                                                    \
-  X(AttentionTf32x128, attendRowsGradTf32x128, AttentionKernelArgs, 10)                                                \
-  X(AttentionTf32x128, attendKeysGradTf32x128, AttentionKernelArgs, 10)                                                \
-  X(AttentionTf32x128, attendValuesGradTf32x128, AttentionKernelArgs, 10)                                              \
+  X(Attention, attendRows, AttentionKernelArgs, 12)                                                                    \
+  X(Attention, attendRowsGrad, AttentionKernelArgs, 12)                                                                \
+  X(Attention, attendKeysGrad, AttentionKernelArgs, 12)                                                                \
+  X(AttentionBf16x64, attendRowsBf16x64, AttentionKernelArgs, 12)                                                      \
+  X(AttentionBf16x64, attendRowsGradBf16x64, AttentionKernelArgs, 12)                                                  \
+  X(AttentionBf16x64, attendKeysGradBf16x64, AttentionKernelArgs, 12)                                                  \
+  X(AttentionBf16x128, attendRowsBf16x128, AttentionKernelArgs, 12)                                                    \
+  X(AttentionBf16x128, attendRowsGradBf16x128, AttentionKernelArgs, 12)                                                \
+  X(AttentionBf16x128, attendKeysGradBf16x128, AttentionKernelArgs, 12)                                                \
+  X(AttentionBf16x128, attendValuesGradBf16x128, AttentionKernelArgs, 12)                                              \
+  X(AttentionBf16x256, attendRowsBf16x256, AttentionKernelArgs, 12)                                                    \
+  X(AttentionBf16x256, attendRowsGradBf16x256, AttentionKernelArgs, 12)                                                \
+  X(AttentionBf16x256, attendKeysGradBf16x256, AttentionKernelArgs, 12)                                                \
+  X(AttentionBf16x256, attendValuesGradBf16x256, AttentionKernelArgs, 12)                                              \
+  X(AttentionF16x64, attendRowsF16x64, AttentionKernelArgs, 12)                                                        \
+  X(AttentionF16x64, attendRowsGradF16x64, AttentionKernelArgs, 12)                                                    \
+  X(AttentionF16x64, attendKeysGradF16x64, AttentionKernelArgs, 12)                                                    \
+  X(AttentionF16x128, attendRowsF16x128, AttentionKernelArgs, 12)                                                      \
+  X(AttentionF16x128, attendRowsGradF16x128, AttentionKernelArgs, 12)                                                  \
+  X(AttentionF16x128, attendKeysGradF16x128, AttentionKernelArgs, 12)                                                  \
+  X(AttentionF16x128, attendValuesGradF16x128, AttentionKernelArgs, 12)                                                \
+  X(AttentionF16x256, attendRowsF16x256, AttentionKernelArgs, 12)                                                      \
+  X(AttentionF16x256, attendRowsGradF16x256, AttentionKernelArgs, 12)                                                  \
+  X(AttentionF16x256, attendKeysGradF16x256, AttentionKernelArgs, 12)                                                  \
+  X(AttentionF16x256, attendValuesGradF16x256, AttentionKernelArgs, 12)                                                \
+  X(AttentionTf32x64, attendRowsTf32x64, AttentionKernelArgs, 12)                                                      \
+  X(AttentionTf32x64, attendRowsGradTf32x64, AttentionKernelArgs, 12)                                                  \
+  X(AttentionTf32x64, attendKeysGradTf32x64, AttentionKernelArgs, 12)                                                  \
+  X(AttentionTf32x64, attendValuesGradTf32x64, AttentionKernelArgs, 12)                                                \
+  X(AttentionTf32x128, attendRowsTf32x128, AttentionKernelArgs, 12)                                                    \
+  X(AttentionTf32x128, attendRowsGradTf32x128, AttentionKernelArgs, 12)                                                \
+  X(AttentionTf32x128, attendKeysGradTf32x128, AttentionKernelArgs, 12)                                                \
+  X(AttentionTf32x128, attendValuesGradTf32x128, AttentionKernelArgs, 12)                                              \
   X(CodeOperands, quantizeRows, QuantizeRowsArgs, 6)                                                                   \
   X(CodeOperands, transposeCodes, TransposeCodesArgs, 2)                                                               \
   X(CodeOperands, finishCodes, FinishCodesArgs, 7)                                                                     \
@@ -113,6 +113,7 @@ namespace segue::inline runtime::cuda {
 /// Attention, or its derivative (Attention.h).
 struct AttentionKernelArgs {
   const void *q, *k, *v, *mask;
+  const int64_t *seed, *step;
   void *out;
   float *lse;
   const void *gradOut;
@@ -137,6 +138,9 @@ constexpr TensorPasses tensorPasses(ElementType type, int64_t width) {
     return width == 64 ? TensorPasses{1, 1, 1} : TensorPasses{1, 2, 1};
   return width == 64 ? TensorPasses{1, 1, 0} : width == 128 ? TensorPasses{1, 1, 1} : TensorPasses{2, 4, 2};
 }
+
+/// Whether a kernel for heads of `width` dims can drop weights without values outside of its registers.
+constexpr bool tensorDrops(ElementType type, int64_t width) { return width == (type == ElementType::f32 ? 64 : 128); }
 
 /// A product that reads codes (QuantizedMatmul.h).
 struct CodesArgs {

@@ -51,6 +51,11 @@ GPU_FUNCTION unsigned block() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 GPU_FUNCTION unsigned blocks() { return __nvvm_read_ptx_sreg_nctaid_x(); }
 /// Waits for all threads of the block.
 GPU_FUNCTION void waitForBlock() { __syncthreads(); }
+/// Returns `value`. What is computed of the result is computed there, and takes no registers over a loop.
+GPU_FUNCTION int kept(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 /// Returns the word of the thread of the warp whose number differs by `distance` (exclusive or).
 GPU_FUNCTION uint32_t shuffle(uint32_t word, int distance) {
   return uint32_t(__nvvm_shfl_sync_bfly_i32(~0u, int(word), distance, 0x1f));
@@ -85,6 +90,7 @@ GPU_FUNCTION unsigned thread() { return segue::twinCalls().thread(); }
 GPU_FUNCTION unsigned block() { return segue::twinCalls().block(); }
 GPU_FUNCTION unsigned blocks() { return segue::twinCalls().blocks(); }
 GPU_FUNCTION void waitForBlock() { segue::twinCalls().waitForBlock(); }
+GPU_FUNCTION int kept(int value) { return value; }
 GPU_FUNCTION uint32_t shuffle(uint32_t word, int distance) {
   return segue::twinCalls().shuffle(word, uint32_t(distance));
 }

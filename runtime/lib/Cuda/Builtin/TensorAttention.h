@@ -18,7 +18,8 @@
 // their way; so a step has one barrier. What a product leaves in a thread is rounded and is
 // A of the next.
 //
-// Sums of more columns than registers hold are made in passes, by blocks of their own.
+// Sums of more columns than registers hold are made in passes, by blocks of their own. Kernels of one width alone have the
+// registers to draw which weights are dropped (tensorDrops).
 //
 //===----------------------------------------------------------------------===//
 
@@ -211,6 +212,42 @@ GPU_FUNCTION void makeScores(float (&products)[columns / 8][4], const Head &head
   gpu::waitForWarp();
 }
 
+/// Which of its weights each thread keeps: registers have no room for it.
+using KeptBits = uint32_t[gpu::blockThreads];
+
+/// Draws which of 16 rows of weights of `columns` keys are kept, or, turned, of 16 keys of `columns` rows: a bit for each of the
+/// thread's, in their order. It comes where few numbers are in registers.
+template <bool drops, bool isTurned, int columns>
+GPU_FUNCTION void drawKept(KeptBits &kept, const Head &head, int firstRow, int firstKey) {
+  if (!drops || head.args.spec.forward.dropout == 0.0f)
+    return;
+  KeptWeights weights(head);
+  uint32_t bits = 0;
+  GPU_KEEP_LOOP
+  for (int pair = 0; pair < columns / 4; ++pair) {
+    int there = gpu::kept(isTurned ? firstKey : firstRow) + laneRow() + pair % 2 * 8;
+    int here = gpu::kept(isTurned ? firstRow : firstKey) + laneColumn() + pair / 2 * 8;
+    uint32_t both = isTurned ? uint32_t(weights.isKept(here, there)) | uint32_t(weights.isKept(here + 1, there)) << 1
+                             : weights.pairKept(there, here);
+    bits |= both << 2 * pair;
+  }
+  kept[gpu::thread()] = bits;
+}
+
+/// With dropout, sets the numbers to 0 that are not kept, and scales the others.
+template <bool drops, int columns>
+GPU_FUNCTION void drop(float (&numbers)[columns / 8][4], const Head &head, const KeptBits &kept) {
+  if (!drops || head.args.spec.forward.dropout == 0.0f)
+    return;
+  float factor = keptFactor(head.args.spec.forward);
+  uint32_t bits = kept[gpu::kept(int(gpu::thread()))];
+  GPU_UNROLL
+  for (int n = 0; n < columns / 8; ++n)
+    GPU_UNROLL
+    for (int i = 0; i < 4; ++i)
+      numbers[n][i] = bits >> (4 * n + i) & 1 ? numbers[n][i] * factor : 0.0f;
+}
+
 /// Of a row, the exponent that its scores are taken from: 0 where it sees nothing, as no other gives numbers.
 GPU_FUNCTION float baseOf(float exponent) { return exponent == -gpu::infinity ? 0.0f : exponent; }
 
@@ -290,6 +327,8 @@ GPU_FUNCTION void fetchKeys(Tiles<type, width> &tiles, int stage, const Head &he
 
 template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows(const AttentionKernelArgs &args) {
   GPU_SHARED Tiles<type, width> tiles;
+  constexpr bool drops = tensorDrops(type, width);
+  GPU_SHARED KeptBits kept;
   constexpr int passes = int(tensorPasses(type, width).rows), passWidth = width / passes;
   constexpr int tileRows = Tiles<type, width>::rows;
   const AttentionSpec &spec = args.spec.forward;
@@ -316,6 +355,7 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
       for (int at = 0; at < tileRows; at += columns) {
         if (firstRow >= rows || (spec.causal && firstKey + at > firstRow + warpRows - 1))
           break; // no row of the warp sees these keys, nor those behind them
+        drawKept<drops, false, columns>(kept, head, firstRow, firstKey + at);
         float scores[columns / 8][4];
         multiplyRows<type, width, columns>(scores, q, tiles.at[stage][0], at);
         makeScores<false, columns>(scores, head, firstRow, firstKey + at);
@@ -342,6 +382,7 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
             sums[n][2 * half + 1] *= factor;
           }
         }
+        drop<drops, columns>(scores, head, kept);
         addProduct<type, width, columns, passWidth>(sums, scores, tiles.at[stage][1], at, item.firstColumn);
       }
     }
@@ -362,6 +403,8 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
 
 template <ElementType type, int width, int columns> GPU_FUNCTION void attendRowsGrad(const AttentionKernelArgs &args) {
   GPU_SHARED Tiles<type, width> tiles;
+  constexpr bool drops = tensorDrops(type, width);
+  GPU_SHARED KeptBits kept;
   constexpr int depth = depthOf<type>;
   constexpr int passes = int(tensorPasses(type, width).rows), passWidth = width / passes;
   constexpr int tileRows = Tiles<type, width>::rows;
@@ -403,10 +446,12 @@ template <ElementType type, int width, int columns> GPU_FUNCTION void attendRows
       for (int at = 0; at < tileRows; at += columns) {
         if (firstRow >= spec.rows || (spec.causal && firstKey + at > firstRow + warpRows - 1))
           break; // no row of the warp sees these keys, nor those behind them
+        drawKept<drops, false, columns>(kept, head, firstRow, firstKey + at);
         float scores[columns / 8][4], grads[columns / 8][4];
         multiplyRows<type, width, columns>(scores, q, tiles.at[stage][0], at);
         makeScores<false, columns>(scores, head, firstRow, firstKey + at);
         multiplyRows<type, width, columns>(grads, gradOut, tiles.at[stage][1], at);
+        drop<drops, columns>(grads, head, kept);
         GPU_UNROLL
         for (int n = 0; n < columns / 8; ++n)
           GPU_UNROLL
@@ -463,6 +508,8 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
   constexpr int passes = int(made == KeySums::Values ? all.values : all.keys);
   constexpr int passWidth = width / passes, tileRows = Tiles<type, width>::rows;
   GPU_SHARED Tiles<type, width> tiles;
+  constexpr bool drops = tensorDrops(type, width);
+  GPU_SHARED KeptBits kept;
   GPU_SHARED RowNumbers<tileRows> numbers;
   const AttentionSpec &spec = args.spec.forward;
   int64_t items = itemsOf(spec, spec.keys, passes);
@@ -499,6 +546,7 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
           break;
         if (firstRow + at >= spec.rows || (spec.causal && firstKey > firstRow + at + columns - 1))
           continue; // none of these rows sees a key of the warp
+        drawKept<drops, true, columns>(kept, head, firstRow + at, firstKey);
         float weights[columns / 8][4];
         multiplyRows<type, width, columns>(weights, k, tiles.at[stage][0], at);
         makeScores<true, columns>(weights, head, firstRow + at, firstKey);
@@ -507,11 +555,20 @@ GPU_FUNCTION void attendKeysGrad(const AttentionKernelArgs &args) {
           GPU_UNROLL
           for (int i = 0; i < 4; ++i)
             weights[n][i] = weightOf(weights[n][i], numbers.base[stage][at + 8 * n + laneColumn() + i % 2]);
-        if constexpr (makesValues)
-          addProduct<type, width, columns, passWidth>(valueSums, weights, tiles.at[stage][1], at, item.firstColumn);
+        if constexpr (makesValues) {
+          float dropped[columns / 8][4];
+          GPU_UNROLL
+          for (int n = 0; n < columns / 8; ++n)
+            GPU_UNROLL
+            for (int i = 0; i < 4; ++i)
+              dropped[n][i] = weights[n][i];
+          drop<drops, columns>(dropped, head, kept);
+          addProduct<type, width, columns, passWidth>(valueSums, dropped, tiles.at[stage][1], at, item.firstColumn);
+        }
         if constexpr (makesKeys) {
           float grads[columns / 8][4];
           multiplyRows<type, width, columns>(grads, v, tiles.at[stage][1], at);
+          drop<drops, columns>(grads, head, kept);
           GPU_UNROLL
           for (int n = 0; n < columns / 8; ++n)
             GPU_UNROLL

@@ -163,12 +163,6 @@ template <ElementType type> GPU_FUNCTION uint32_t rounded(uint32_t word) {
 /// Brings the threads of a warp together behind where they may have gone apart: all must come to a product at once.
 GPU_FUNCTION void waitForWarp() { __nvvm_bar_warp_sync(~0u); }
 
-/// Returns `value`. What is computed of the result is computed there, and takes no registers over a loop.
-GPU_FUNCTION int kept(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 /// Returns 2 to the power of x, within 2 units of the last place.
 GPU_FUNCTION float powerOfTwo(float x) {
   float result;
@@ -299,7 +293,6 @@ template <ElementType type> GPU_FUNCTION uint32_t rounded(uint32_t word) {
 }
 
 GPU_FUNCTION void waitForWarp() { segue::twinCalls().waitForWarp(); }
-GPU_FUNCTION int kept(int value) { return value; }
 GPU_FUNCTION float powerOfTwo(float x) { return std::exp2(x); }
 } // namespace gpu
 

@@ -294,42 +294,51 @@ def Prog_MatmulOp : Prog_Op<"matmul", [DeclareOpInterfaceMethods<Prog_WritesStri
   let hasVerifier = 1;
 }
 
-def Prog_AttentionOp : Prog_Op<"attention", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
+def Prog_AttentionOp : Prog_Op<"attention", [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
   let summary = "computes scaled dot product attention";
   let description = [{
     As `segue.attention`. Constraints: (C1) q and out are [batch, heads, rows,
     dim], k and v [batch, heads, keys, dim], lse is f32 [batch, heads, rows],
     a mask is [batch, heads, rows, keys]. (C2) dim is contiguous in q, k, v
-    and out.
+    and out. (C3) `dropout` is at least 0 and less than 1, and comes with `seed`, `step` and `id`; the first two are
+    an i64.
 
     Example: `prog.attention %q, %k, %v into %o, %l causal scale 0.5 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>`
   }];
   let arguments = (ins Prog_Reads<"">:$q, Prog_Reads<"">:$k, Prog_Reads<"">:$v,
-                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask, Prog_Writes<"">:$out, Prog_Writes<"">:$lse,
-                       UnitAttr:$causal, F32Attr:$scale);
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$seed,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$step, Prog_Writes<"">:$out, Prog_Writes<"">:$lse,
+                       OptionalAttr<F32Attr>:$dropout, OptionalAttr<I64Attr>:$id, UnitAttr:$causal, F32Attr:$scale);
   let assemblyFormat = [{
-    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? `into` $out `,` $lse (`causal` $causal^)? `scale` $scale
+    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))?
+    (`dropout` $dropout^ `by` $seed `:` type($seed) `,` $step `:` type($step) `id` $id)?
+    `into` $out `,` $lse (`causal` $causal^)? `scale` $scale
     attr-dict `:` type($q) `,` type($k) `,` type($v) `,` type($out) `,` type($lse)
   }];
   let hasVerifier = 1;
 }
 
-def Prog_AttentionGradOp : Prog_Op<"attention_grad", [DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
+def Prog_AttentionGradOp : Prog_Op<"attention_grad", [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Prog_WritesStridedOpInterface, ["canWriteIn"]>]> {
   let summary = "computes the gradients of attention for q, k and v";
   let description = [{
     As `segue.attention_grad`. Constraints: (C1) q, out, grad_out and grad_q
     are [batch, heads, rows, dim], k, v, grad_k and grad_v [batch, heads, keys,
     dim], lse is f32 [batch, heads, rows], a mask is [batch, heads, rows,
-    keys]. (C2) dim is contiguous in all but mask and lse.
+    keys]. (C2) dim is contiguous in all but mask and lse. (C3) `dropout` is as that of `prog.attention`.
 
     Example: `prog.attention_grad %q, %k, %v out %o lse %l grad %g into %dq, %dk, %dv scale 0.5 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>`
   }];
   let arguments = (ins Prog_Reads<"">:$q, Prog_Reads<"">:$k, Prog_Reads<"">:$v,
-                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask, Prog_Reads<"">:$out, Prog_Reads<"">:$lse,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$mask,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$seed,
+                       Arg<Optional<Prog_DeviceBuffer>, "", [MemRead]>:$step, Prog_Reads<"">:$out, Prog_Reads<"">:$lse,
                        Prog_Reads<"">:$gradOut, Prog_Writes<"">:$gradQ, Prog_Writes<"">:$gradK,
-                       Prog_Writes<"">:$gradV, UnitAttr:$causal, F32Attr:$scale);
+                       Prog_Writes<"">:$gradV, OptionalAttr<F32Attr>:$dropout, OptionalAttr<I64Attr>:$id,
+                       UnitAttr:$causal, F32Attr:$scale);
   let assemblyFormat = [{
-    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? `out` $out `lse` $lse `grad` $gradOut
+    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))?
+    (`dropout` $dropout^ `by` $seed `:` type($seed) `,` $step `:` type($step) `id` $id)? `out` $out `lse` $lse `grad` $gradOut
     `into` $gradQ `,` $gradK `,` $gradV (`causal` $causal^)? `scale` $scale attr-dict
     `:` type($q) `,` type($k) `,` type($v) `,` type($out) `,` type($lse) `,` type($gradOut)
     `,` type($gradQ) `,` type($gradK) `,` type($gradV)

@@ -451,7 +451,8 @@ def Segue_DotGeneralOp : Segue_Op<"dot_general", [Pure]> {
   }];
 }
 
-def Segue_AttentionOp : Segue_Op<"attention", [Pure, AllTypesMatch<["q", "result"]>, AllTypesMatch<["k", "v"]>]> {
+def Segue_AttentionOp : Segue_Op<"attention", [Pure, AttrSizedOperandSegments, AllTypesMatch<["q", "result"]>,
+                                               AllTypesMatch<["k", "v"]>]> {
   let summary = "computes scaled dot product attention";
   let description = [{
     `result = softmax(scale * q @ k^T + mask) @ v` per batch and head, kept
@@ -460,20 +461,28 @@ def Segue_AttentionOp : Segue_Op<"attention", [Pure, AllTypesMatch<["q", "result
     scaled, masked scores: what the derivative needs. A row that sees no key
     gives zeros, and minus infinity in `lse`.
 
+    With `dropout`, each weight of the softmax is 0 with that probability, and
+    is divided by 1 less it otherwise: weight i, in row-major order of [batch,
+    heads, rows, keys], is 0 where element i of `segue.random` of `seed`, `step` and `id` is
+    less than `dropout`, as f32. No mask is ever whole.
+
     Constraints: (C1) `q` is [batch, heads, rows, dim], `k` and `v` are
     [batch, heads, keys, dim]; batch, heads and dim agree. (C2) `mask` has
     rank 4 and dimensions that equal [batch, heads, rows, keys] or are 1; i1 keeps where
     true, a float is added to the scores. (C3) one float element type for q, k, v and
     the result, which has the shape of `q`. (C4) `lse` is f32 [batch, heads,
-    rows].
+    rows]. (C5) `dropout` is at least 0 and less than 1, as f32, and comes with `seed`, `step` and `id`.
 
     Example: `%o, %l = segue.attention %q, %k, %v causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32> -> tensor<2x4x16xf32>`
   }];
   let arguments = (ins Segue_LibraryTensor:$q, Segue_LibraryTensor:$k, Segue_LibraryTensor:$v,
-                       Optional<Segue_Tensor>:$mask, UnitAttr:$causal, F64Attr:$scale);
+                       Optional<Segue_Tensor>:$mask, Optional<Segue_I64Scalar>:$seed,
+                       Optional<Segue_I64Scalar>:$step, OptionalAttr<F64Attr>:$dropout, OptionalAttr<I64Attr>:$id,
+                       UnitAttr:$causal, F64Attr:$scale);
   let results = (outs Segue_LibraryTensor:$result, Segue_F32Tensor:$lse);
   let assemblyFormat = [{
-    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? (`causal` $causal^)? `scale` $scale
+    $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? (`dropout` $dropout^ `by` $seed `,` $step `id` $id)?
+    (`causal` $causal^)? `scale` $scale
     attr-dict `:` type($q) `,` type($k) `->` type($lse)
   }];
   let builders = [OpBuilder<(ins "::mlir::Value":$q, "::mlir::Value":$k, "::mlir::Value":$v,
@@ -482,7 +491,7 @@ def Segue_AttentionOp : Segue_Op<"attention", [Pure, AllTypesMatch<["q", "result
 }
 
 // Result types are inferred from operands in front of the optional one.
-def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q", "gradQ"]>,
+def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AttrSizedOperandSegments, AllTypesMatch<["q", "gradQ"]>,
                                                  AllTypesMatch<["k", "v", "gradK", "gradV"]>,
                                                  TypesMatchWith<"`out` has the type of `q`", "q", "out", "$_self">,
                                                  TypesMatchWith<"`grad` has the type of `q`", "q", "grad", "$_self">]> {
@@ -492,18 +501,20 @@ def Segue_AttentionGradOp : Segue_Op<"attention_grad", [Pure, AllTypesMatch<["q"
     result (Dao et al., arXiv:2205.14135, algorithm 4). Shapes are those of
     the forward op; no gradient is given for a mask.
     (C1) `out` and `grad` have the type of `q`, `lse` is f32 [batch, heads,
-    rows]. (C2) the results have the types of q, k and v. (C3) q, k, v and
-    `mask` satisfy the constraints of `segue.attention`.
+    rows]. (C2) the results have the types of q, k and v. (C3) q, k, v,
+    `mask` and `dropout` satisfy the constraints of `segue.attention`.
 
     Example: `%dq, %dk, %dv = segue.attention_grad %q, %k, %v out %o lse %l grad %g causal scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>`
   }];
   let arguments = (ins Segue_LibraryTensor:$q, Segue_LibraryTensor:$k, Segue_LibraryTensor:$v,
-                       Optional<Segue_Tensor>:$mask, Segue_LibraryTensor:$out, Segue_F32Tensor:$lse,
-                       Segue_LibraryTensor:$grad, UnitAttr:$causal, F64Attr:$scale);
+                       Optional<Segue_Tensor>:$mask, Optional<Segue_I64Scalar>:$seed,
+                       Optional<Segue_I64Scalar>:$step, Segue_LibraryTensor:$out, Segue_F32Tensor:$lse,
+                       Segue_LibraryTensor:$grad, OptionalAttr<F64Attr>:$dropout, OptionalAttr<I64Attr>:$id,
+                       UnitAttr:$causal, F64Attr:$scale);
   let results = (outs Segue_LibraryTensor:$gradQ, Segue_LibraryTensor:$gradK, Segue_LibraryTensor:$gradV);
   let assemblyFormat = [{
     $q `,` $k `,` $v (`mask` $mask^ `:` type($mask))? `out` $out `lse` $lse `grad` $grad
-    (`causal` $causal^)? `scale` $scale
+    (`dropout` $dropout^ `by` $seed `,` $step `id` $id)? (`causal` $causal^)? `scale` $scale
     attr-dict `:` type($q) `,` type($k) `,` type($lse)
   }];
   let builders = [OpBuilder<(ins "::segue::AttentionOp":$forward, "::mlir::Value":$grad)>];

@@ -16,6 +16,7 @@
 
 #include "segue/runtime/Layout/ElementType.h"
 #include <array>
+#include <cstdint>
 #include <string>
 
 namespace segue::inline runtime {
@@ -31,7 +32,7 @@ enum class MaskKind : int8_t {
 /// The number of elements to step per batch, head, row (or key) and dim; the last is 1.
 using AttentionStrides = std::array<int64_t, 4>;
 
-/// out = softmax(scale * q k^T + mask) v per batch and head. With causal, row i
+/// out = dropout(softmax(scale * q k^T + mask)) v per batch and head. With causal, row i
 /// sees keys 0 to i. A row that sees no key gives zeros, and minus infinity in
 /// lse. q and out are [batch, heads, rows, dim], k and v [batch, heads, keys,
 /// dim], mask broadcasts to [batch, heads, rows, keys] by strides of 0, lse is
@@ -48,6 +49,11 @@ struct AttentionSpec {
   std::array<int64_t, 4> maskStrides = {};
   bool causal = false;
   float scale = 1;
+  /// The probability with which a weight of the softmax is dropped, in [0, 1); the others are
+  /// divided by 1 less it. Weight i, in the order of [batch, heads, rows, keys], is dropped
+  /// where the number i that segue.random draws of the seed, the step and `dropoutId` is less.
+  float dropout = 0;
+  int64_t dropoutId = 0;
 
   /// Returns why no engine can run this: a sentence
   /// to append to "attention: ". Empty if it can.
@@ -67,16 +73,28 @@ struct AttentionGradSpec {
   bool operator==(const AttentionGradSpec &) const = default;
 };
 
+/// Returns the least of the 32 random bits of a weight with which it is kept: of the number in [0, 1)
+/// that segue.random makes of them, the lower 8 have no part.
+constexpr uint32_t leastKept(float dropout) {
+  float scaled = dropout * 0x1p24f;
+  auto whole = uint32_t(scaled);
+  return (whole + uint32_t(float(whole) < scaled)) << 8;
+}
+
 struct AttentionArgs {
   const void *q, *k, *v;
   /// Null unless the spec has a mask.
   const void *mask;
+  /// Null unless the spec has dropout: one number each, where the tensors lie.
+  const int64_t *seed, *step;
   void *out;
   float *lse;
 };
 
 struct AttentionGradArgs {
-  const void *q, *k, *v, *mask, *out;
+  const void *q, *k, *v, *mask;
+  const int64_t *seed, *step;
+  const void *out;
   const float *lse;
   const void *gradOut;
   void *gradQ, *gradK, *gradV;
