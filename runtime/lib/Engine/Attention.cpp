@@ -24,7 +24,7 @@ using namespace segue;
 namespace {
 
 struct Buffers {
-  float *keys, *values, *query, *scores, *mask, *dropout, *result, *inverseSum, *logSum, *wide, *row;
+  float *keys, *values, *query, *scores, *mask, *wideMask, *dropout, *result, *inverseSum, *logSum, *wide, *row;
 };
 
 class PanelAttention final : public AttentionPlan {
@@ -82,8 +82,10 @@ Buffers PanelAttention::cutBuffers(ScratchCutter &cutter) const {
   buffers.values = cutter.floats(packedSize(dim, keys, tile));
   buffers.query = cutter.floats(dim * panel);
   buffers.scores = cutter.floats(keys * panel);
-  if (spec_.mask != MaskKind::none)
+  if (spec_.mask != MaskKind::none) {
     buffers.mask = cutter.floats(keys * panel);
+    buffers.wideMask = cutter.floats(keys * panel);
+  }
   if (spec_.dropout)
     buffers.dropout = cutter.floats(keys * panel);
   buffers.result = cutter.floats(dim * panel);
@@ -120,7 +122,7 @@ void PanelAttention::runItem(const AttentionArgs &args, int64_t item, int64_t th
     kernels_.scale(dim * panel, spec_.scale, buffers.query);
     multiplyPanel(kernels_, seen, dim, buffers.keys, dim, buffers.query, buffers.scores);
     if (buffers.mask)
-      fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
+      fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.wideMask, buffers.mask);
     if (buffers.dropout)
       drawDropout(kernels_, spec_, args.seed, args.step, batch, head, row, seen, buffers.dropout);
     kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, row, buffers.dropout, buffers.inverseSum,
@@ -150,7 +152,7 @@ void PanelAttention::runRow(const AttentionArgs &args, int64_t item, int64_t thr
   for (int64_t key = 0; key < seen; ++key)
     buffers.scores[key * panel] = buffers.row[key];
   if (buffers.mask)
-    fillMask(kernels_, spec_, args.mask, batch, head, 0, 1, seen, buffers.mask);
+    fillMask(kernels_, spec_, args.mask, batch, head, 0, 1, seen, buffers.wideMask, buffers.mask);
   if (buffers.dropout)
     drawDropout(kernels_, spec_, args.seed, args.step, batch, head, 0, seen, buffers.dropout);
   kernels_.softmax({buffers.scores, seen, buffers.mask, spec_.causal, 0, buffers.dropout, buffers.inverseSum,

@@ -30,21 +30,39 @@ void segue::packDims(const VectorKernels &kernels, ElementType type, int64_t row
   kernels.pack(dim, rows, wide, 1, dim, target, kernels.tileRows);
 }
 
+/// Writes a row of a mask as numbers to add.
+static void widenMask(const VectorKernels &kernels, const AttentionSpec &spec, const void *mask, int64_t first,
+                      int64_t keys, float *target) {
+  int64_t step = spec.maskStrides[3], together = step == 1 ? keys : 1;
+  for (int64_t key = 0; key < keys; key += together) {
+    const void *at = advance(mask, spec.maskElement, first + key * step);
+    if (spec.mask == MaskKind::keep)
+      kernels.widenKept(together, static_cast<const uint8_t *>(at), target + key);
+    else
+      widen(kernels, spec.maskElement, together, at, target + key);
+  }
+}
+
 void segue::fillMask(const VectorKernels &kernels, const AttentionSpec &spec, const void *mask, int64_t batch,
-                     int64_t head, int64_t firstRow, int64_t rows, int64_t keys, float *target) {
+                     int64_t head, int64_t firstRow, int64_t rows, int64_t keys, float *wide, float *target) {
   const auto &strides = spec.maskStrides;
   int64_t first = batch * strides[0] + head * strides[1] + firstRow * strides[2];
-  for (int64_t key = 0; key < keys; ++key, target += kernels.panel) {
-    int64_t at = first + key * strides[3];
-    for (int64_t row = 0; row < rows; ++row) {
-      const void *element = advance(mask, spec.maskElement, at + row * strides[2]);
-      if (spec.mask == MaskKind::keep)
-        target[row] = *static_cast<const uint8_t *>(element) ? 0.0f : -INFINITY;
-      else
-        widen(kernels, spec.maskElement, 1, element, target + row);
-    }
-    std::fill(target + rows, target + kernels.panel, 0.0f);
+  if (strides[2] == 0) { // one for all rows
+    widenMask(kernels, spec, mask, first, keys, wide);
+    return kernels.spread(keys, wide, target);
   }
+  const float *lines = wide;
+  int64_t step = keys;
+  if (spec.mask == MaskKind::add && spec.maskElement == ElementType::f32 && strides[3] == 1) {
+    lines = static_cast<const float *>(advance(mask, spec.maskElement, first));
+    step = strides[2];
+  } else {
+    for (int64_t row = 0; row < rows; ++row)
+      widenMask(kernels, spec, mask, first + row * strides[2], keys, wide + row * keys);
+  }
+  kernels.transpose(rows, keys, lines, step, target, kernels.panel);
+  for (int64_t key = 0; key < keys && rows < kernels.panel; ++key)
+    std::fill(target + key * kernels.panel + rows, target + (key + 1) * kernels.panel, 0.0f);
 }
 
 void segue::drawDropout(const VectorKernels &kernels, const AttentionSpec &spec, const int64_t *seed,

@@ -31,7 +31,7 @@ struct Buffers {
   float *keyRows, *valueRows, *keyDims;
   // A block has q and dout as panels, and as rows with a padded step.
   float *queryPanel, *gradPanel, *queryRows, *gradRows, *outRow;
-  float *scores, *grads, *mask, *dropout, *result, *logSum, *delta;
+  float *scores, *grads, *mask, *wideMask, *dropout, *result, *logSum, *delta;
   // Sums over blocks: [keys][padded dim].
   float *gradKeys, *gradValues;
   float *wide;
@@ -86,8 +86,10 @@ Buffers PanelAttentionGrad::cutBuffers(ScratchCutter &cutter) const {
   buffers.outRow = cutter.floats(dim);
   buffers.scores = cutter.floats(keys * panel);
   buffers.grads = cutter.floats(keys * panel);
-  if (spec_.mask != MaskKind::none)
+  if (spec_.mask != MaskKind::none) {
     buffers.mask = cutter.floats(keys * panel);
+    buffers.wideMask = cutter.floats(keys * panel);
+  }
   if (spec_.dropout)
     buffers.dropout = cutter.floats(keys * panel);
   buffers.result = cutter.floats(dim * panel);
@@ -164,7 +166,7 @@ void PanelAttentionGrad::runBlock(const AttentionGradArgs &args, const Buffers &
   multiplyPanel(kernels_, seen, dim, buffers.keyRows, dim, buffers.queryPanel, buffers.scores);
   multiplyPanel(kernels_, seen, dim, buffers.valueRows, dim, buffers.gradPanel, buffers.grads);
   if (buffers.mask)
-    fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.mask);
+    fillMask(kernels_, spec_, args.mask, batch, head, row, rows, seen, buffers.wideMask, buffers.mask);
   if (buffers.dropout)
     drawDropout(kernels_, spec_, args.seed, args.step, batch, head, row, seen, buffers.dropout);
   kernels_.softmaxGrad({buffers.scores, buffers.grads, seen, buffers.mask, spec_.causal, row, buffers.dropout,

@@ -71,9 +71,9 @@ void packRows(const VectorKernels &kernels, ElementType type, int64_t rows, int6
 void packDims(const VectorKernels &kernels, ElementType type, int64_t rows, int64_t dim, const void *source,
               int64_t rowStep, float *wide, float *target);
 
-/// Writes the mask of a block as numbers to add: [keys][panel].
+/// Writes the mask of a block as numbers to add: [keys][panel]. `wide` has room for as many.
 void fillMask(const VectorKernels &kernels, const AttentionSpec &spec, const void *mask, int64_t batch, int64_t head,
-              int64_t firstRow, int64_t rows, int64_t keys, float *target);
+              int64_t firstRow, int64_t rows, int64_t keys, float *wide, float *target);
 
 /// Draws the factors of the weights of a block, [keys][panel]: 0 of those that are dropped.
 void drawDropout(const VectorKernels &kernels, const AttentionSpec &spec, const int64_t *seed, const int64_t *step,

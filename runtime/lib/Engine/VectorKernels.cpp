@@ -581,6 +581,17 @@ void maskScores(float *scores, int64_t keys, const float *mask, bool causal, int
       }
 }
 
+void widenKept(int64_t count, const uint8_t *kept, float *target) {
+  for (int64_t i = 0; i < count; ++i)
+    target[i] = kept[i] ? 0.0f : -kInfinity;
+}
+
+void spread(int64_t count, const float *source, float *target) {
+  for (int64_t i = 0; i < count; ++i)
+    for (int j = 0; j < kTileVectors; ++j)
+      store(target + i * kPanel + j * kLanes, splat(source[i]));
+}
+
 /// Returns x times the factor, and 0 where that is 0, whatever x is.
 inline __attribute__((always_inline)) Vector dropped(Vector x, Vector factor) {
   return factor == 0.0f ? Vector{} : x * factor;
@@ -679,6 +690,8 @@ const VectorKernels SEGUE_CONCAT(vectorKernels, SEGUE_ISA) = {SEGUE_STRING(SEGUE
                                                               scaleColumns,
                                                               dot,
                                                               multiplyRow,
+                                                              widenKept,
+                                                              spread,
                                                               drawFactors,
                                                               softmax,
                                                               softmaxGrad,

@@ -128,6 +128,10 @@ struct VectorKernels {
   void (*multiplyRow)(int64_t columns, int64_t depth, const float *a, const float *b, int64_t bStep, float *c,
                       bool accumulate, const float *bias);
 
+  /// target[i] = what is added to a score that is kept where `kept[i]` is not 0: 0, or minus infinity.
+  void (*widenKept)(int64_t count, const uint8_t *kept, float *target);
+  /// Does target[i][j] = source[i] for a panel of columns.
+  void (*spread)(int64_t count, const float *source, float *target);
   /// Writes the factors [keys][panel] of the weights of `panel` rows.
   void (*drawFactors)(const DropoutBlock &block, float *factors);
   void (*softmax)(const SoftmaxBlock &block);
