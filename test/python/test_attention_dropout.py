@@ -126,6 +126,20 @@ def test_no_weights_are_saved():
     assert saved[0] == saved[1] > 0
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_layers_of_pytorch_attend_whole(masked):
+    """Their attention is within a function of PyTorch's, and drops a tenth by default."""
+    saved = []
+    for p in (0.0, 0.1):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        layer, x = nn.TransformerEncoderLayer(32, 4, 64, dropout=p, batch_first=True), torch.randn(2, 64, 32)
+        hidden = {"src_key_padding_mask": torch.arange(64).expand(2, 64) > 50} if masked else {}
+        torch.compile(lambda x: layer(x, **hidden).square().sum(), backend="segue", options={"fallback": "error"})(x).backward()
+        saved.append(segue.backend_report().segments[0].saved_bytes)
+    assert saved[1] <= saved[0] + 4 * x.numel()  # an activation that is dropped; weights would be eight times that
+
+
 def test_what_a_region_computes_again_drops_the_same():
     torch.manual_seed(0)
     x = torch.randn(2, 2, 12, 8, requires_grad=True)

@@ -11,9 +11,12 @@ attention with dropout out in products over whole matrices of weights."""
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from types import FunctionType
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 
@@ -71,16 +74,29 @@ def _is_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask:
     return mask is None or mask.dim() in (2, 4) and not mask.requires_grad
 
 
+def _attend(*args: Any, **kwargs: Any) -> torch.Tensor:
+    query = args[0] if args else kwargs["query"]
+    dropout_p = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+    function = attention if query.device.type == "cuda" or dropout_p else F.scaled_dot_product_attention
+    return function(*args, **kwargs)
+
+
+@lru_cache(maxsize=None)
+def _multi_head_attention() -> Callable[..., Any]:
+    """PyTorch's function, which attends by `_attend`: what it calls no mode sees, as that which is entered sees it itself."""
+    function = F.multi_head_attention_forward
+    ours = FunctionType(function.__code__, {**vars(F), "scaled_dot_product_attention": _attend}, argdefs=function.__defaults__)
+    ours.__kwdefaults__ = function.__kwdefaults__
+    return ours
+
+
 class whole_attention(TorchFunctionMode):
-    """While it is entered, tensors of a GPU, and all where weights are dropped, attend as `attention` has it, called from whatever
-    function of PyTorch."""
+    """While it is entered, tensors of a GPU, and all where weights are dropped, attend as `attention` has it."""
 
     def __torch_function__(self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
                            kwargs: Mapping[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if function is torch.nn.functional.scaled_dot_product_attention:
-            query = args[0] if args else kwargs["query"]
-            dropout_p = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
-            if query.device.type == "cuda" or dropout_p:
-                return attention(*args, **kwargs)
-        return function(*args, **kwargs)
+        if function is F.scaled_dot_product_attention:
+            function = _attend
+        elif function is F.multi_head_attention_forward:
+            function = _multi_head_attention()
+        return function(*args, **(kwargs or {}))
