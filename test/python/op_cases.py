@@ -182,6 +182,7 @@ case("parts_of_floats", lambda x: (*torch.frexp(x.detach() * 1000), x.round(deci
 case("error_functions", lambda x: (torch.erfc(3 * x), torch.erfinv(x), torch.special.erfcx(2 * x), torch.special.ndtri(x / 2 + 0.5),
      torch.special.log_ndtr(4 * x)), uniform(-0.99, 0.99, 65))
 case("gamma", lambda x: (torch.lgamma(x), torch.digamma(x), *(torch.polygamma(n, x) for n in (1, 2, 3))), lambda g: torch.linspace(-3.3, 14.2, 36))
+case("bessel_without_derivatives", lambda x: (torch.special.modified_bessel_i0(x.detach()), torch.special.modified_bessel_i1(x.detach())), uniform(-12, 12, 65))
 case("bessel", lambda x: (torch.special.i0(x), torch.special.i0e(x), torch.special.i1(x), torch.special.i1e(x)), uniform(-12, 12, 65))
 case("bf16_chain", lambda x, y: (x * y + x).float().sum(), normal(5, 9, dtype=torch.bfloat16),
      normal(9, dtype=torch.bfloat16), tolerance=2e-2)
@@ -632,6 +633,15 @@ case("masked_added", lambda x, m, v: torch.ops.aten.index_put(x, [m], v.detach()
 case("truths_put", lambda x: (torch.select_scatter(x, ~x[0], 0, 0), torch.slice_scatter(x, x[:, :2] ^ x[:, 2:], 1, 1, 3), F.pad(x, (1, 2), value=True), F.pad(x, (0, 0, 2, 1))),
      truths(5, 4))
 case("fake_quantised", lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, -20, 25), normal(5, 7))
+case("powers_between_tensors", lambda x: x + sum(torch.logspace(*ends, 7, base) for base in (10.0, 2.5) for ends in (
+    (x[0].detach(), x[1].detach()), (x[0].detach(), 2.0), (0.5, x[1].detach()))), uniform(-1, 1, 7))
+case("searched_number", lambda x: (torch.searchsorted(x.detach().sort().values, 0.3), torch.searchsorted(x.detach().sort().values, -0.2, right=True)), normal(9))
+case("windows", lambda x: tuple(x[:n] * make(n, periodic, *more) for n in (1, 2, 9) for periodic in (True, False) for make, *more in (
+    (torch.bartlett_window,), (torch.blackman_window,), (torch.hamming_window,), (torch.hamming_window, 0.6, 0.3), (torch.kaiser_window,),
+    (torch.kaiser_window, -3.0))), normal(9))
+case("windows_by_default", lambda x: (x + torch.bartlett_window(8), x + torch.blackman_window(8), x + torch.hamming_window(8), x + torch.kaiser_window(8),
+                                      x + torch.hamming_window(8, False, 0.7)), normal(8))
+case("frequencies", lambda x: (x[:7] * torch.fft.fftfreq(7, 0.5), x * torch.fft.fftfreq(8), x[:5] * torch.fft.rfftfreq(8, 0.3)), normal(8))
 case("fake_quantised_channels", lambda x: torch.fake_quantize_per_channel_affine(
     x, torch.tensor([0.1, 0.02, 0.5]), torch.tensor([0, -3, 2], dtype=torch.int32), 1, -10, 12), normal(4, 3, 5))
 

@@ -4,10 +4,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # ===------------------------------------------------------------------------=== #
-"""Watches the table of lowerings: which were reached, and which of their options had another value than by default."""
+"""Watches the table of lowerings: which were reached, and which of their options had another value than by default; and what was taken apart."""
 
 import inspect
 
+from segue.frontend import parts
 from segue.frontend.ops import OPS
 
 
@@ -28,20 +29,29 @@ class Reached:
     """A context in which every call of a lowering is noted.
 
     functions : the lowerings that were called. Aliases in the table are one function.
+    operators : names of the operators that were written in terms of others, if anything does that.
     """
 
     def __init__(self):
         self.functions = set()
+        self.operators = set()
         self._changed = set()
 
     def __enter__(self):
         self._originals = dict(OPS)
         for name, function in self._originals.items():
             OPS[name] = self._watched(function)
+        self._written = parts._function
+        parts._function = self._asked
         return self
 
     def __exit__(self, *_):
         OPS.update(self._originals)
+        parts._function = self._written
+
+    def _asked(self, target):
+        self.operators.add(str(target))
+        return self._written(target)
 
     def _watched(self, function):
         original = getattr(function, "watched", function)

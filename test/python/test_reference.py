@@ -11,6 +11,7 @@ When test_ops.py fails and this passes, look at lowerings, kernels and runtime;
 when both fail, at the frontend or the derivative.
 """
 
+import inspect
 import re
 
 import pytest
@@ -23,6 +24,7 @@ from reference import Reference, differentiate, interpret, segue_opt
 from together import dozens, joined
 
 from segue.frontend import capture
+from segue.frontend.decompositions import DECOMPOSITIONS, draws
 from segue.frontend.ops import OPS, training
 
 
@@ -68,6 +70,24 @@ def test_every_lowering_has_a_case_and_every_option_another_value(captured_cases
     assert missed == {"aten._native_batch_norm_legit_functional.default"}
     # A capture alone shows nothing of what an option does: only the cases that are compared with PyTorch count.
     assert compared.options_left_alone(lambda f: f.__module__ != training.__name__) == set(WITHOUT_EFFECT)
+
+
+def test_what_is_written_in_terms_of_others_has_a_case(captured_cases):
+    """A function that no case calls would be wrong in silence; PyTorch's own, which we list alone, are PyTorch's to test."""
+    _, compared = captured_cases
+    own = {str(operator): inspect.unwrap(function).__module__ for operator, function in DECOMPOSITIONS.items()}
+    missed = {name for name, module in own.items() if module.startswith("segue.") and name not in compared.operators}
+    missed -= {name for name in missed if own[name] == draws.__name__}  # random: test_autodiff.py and test_ops.py look at what is drawn
+    assert missed - set(OF_AUTOGRAD) == set(), "add a case to op_cases.py"
+    assert set(OF_AUTOGRAD) <= missed, "these have a case by now"
+
+
+#: What AOTAutograd puts into graphs, which test_backend_ops.py compares, and no module that is exported.
+OF_AUTOGRAD = (
+    "aten._embedding_bag.default", "aten._embedding_bag_backward.default", "aten._embedding_bag_per_sample_weights_backward.default",
+    "aten.embedding_renorm.default", "aten._cdist_backward.default", "aten._pdist_backward.default", "aten._trilinear.default",
+    "aten._upsample_bilinear2d_aa_backward.default", "aten._upsample_bicubic2d_aa_backward.default", "aten._upsample_lanczos2d_aa_backward.default",
+)
 
 
 #: Options that change no result, or are refused, or make it random, and where that is tested.
