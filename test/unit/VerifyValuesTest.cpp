@@ -9,6 +9,7 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/GPU/IR/GPUDialect.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/IR/Builders.h"
@@ -156,6 +157,25 @@ TEST_F(VerifyValues, RefusesAKernelOfAGpuThatWaitsForever) {
 }
 
 /// The tolerance is one of rounding: a thousandth is no rounding.
+/// A function that is in no library of ours: kernels call none, and their maker is told where forms are.
+TEST_F(VerifyValues, RefusesAFunctionThatHasNoForm) {
+  for (bool onGpu : {false, true}) {
+    VerifyOptions verify;
+    verify.edit = [&](ModuleOp kernels) {
+      kernels.walk([&](math::TanhOp op) {
+        OpBuilder b(op);
+        op.replaceAllUsesWith(math::AtanOp::create(b, op.getLoc(), op.getOperand()).getResult());
+        op.erase();
+      });
+    };
+    std::string said;
+    ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) { said += diagnostic.str(); });
+    EXPECT_TRUE(failed(run(verify, onGpu)));
+    EXPECT_NE(said.find("'math.atan' op on 'f32' has no form in arithmetic"), std::string::npos) << said;
+    EXPECT_NE(said.find("ExpandMath.cpp"), std::string::npos) << said;
+  }
+}
+
 TEST_F(VerifyValues, NamesAKernelWhoseResultIsAThousandthOff) {
   KernelDifference difference = faulty<memref::StoreOp>("gather", [](memref::StoreOp op) {
     // Stores of indices that are refused are not of f32.

@@ -60,7 +60,8 @@ static void keepRowsAlike(func::FuncOp function) {
 }
 
 LogicalResult segue::lowerKernels(ModuleOp module) {
-  expandMath(module);
+  if (failed(expandMath(module)))
+    return failure();
   for (auto function : module.getOps<func::FuncOp>()) {
     keepRowsAlike(function);
     if (failed(lowerMemory(function)))

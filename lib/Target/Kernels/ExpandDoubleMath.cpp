@@ -255,5 +255,6 @@ Value segue::buildDoubleMath(OpBuilder &builder, Operation *op) {
       .Case([&](math::PowFOp op) { return buildPow(w, x, op.getRhs()); })
       .Case([&](math::RsqrtOp) -> Value {
         return w.div(w.real(1.0), math::SqrtOp::create(builder, op->getLoc(), x));
-      });
+      })
+      .Default(Value());
 }

@@ -12,8 +12,7 @@
 
 namespace segue {
 
-/// Writes the result of an op of `math` on f64 as arithmetic: exp, expm1, log, log1p,
-/// tanh, erf, sin, cos, pow or rsqrt.
+/// Writes the result of an op of `math` on f64 as arithmetic. Returns null for a function that has no form here.
 mlir::Value buildDoubleMath(mlir::OpBuilder &builder, mlir::Operation *op);
 
 } // namespace segue

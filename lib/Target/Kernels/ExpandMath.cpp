@@ -22,6 +22,7 @@
 #include "ExpandMath.h"
 #include "ExpandDoubleMath.h"
 #include "MathWriter.h"
+#include "llvm/ADT/TypeSwitch.h"
 #include <limits>
 
 using namespace mlir;
@@ -292,48 +293,62 @@ static Value buildNarrow(Writer &w, Value x) {
   return arith::BitcastOp::create(w.b, w.loc, w.b.getBF16Type(), half);
 }
 
-void segue::expandMath(Operation *root) {
+//===----------------------------------------------------------------------===//
+// All of them
+//===----------------------------------------------------------------------===//
+
+/// Returns the result of an op of `math` on f32 as arithmetic, or null for a function that has no form here.
+static Value buildMath(Writer &w, Operation *op) {
+  Value x = op->getOperand(0);
+  return TypeSwitch<Operation *, Value>(op)
+      .Case([&](math::ExpOp) { return buildExp(w, x); })
+      .Case([&](math::ExpM1Op) { return buildExpm1(w, x); })
+      .Case([&](math::LogOp) { return buildLog(w, x); })
+      .Case([&](math::Log1pOp) { return buildLog1p(w, x); })
+      .Case([&](math::TanhOp) { return buildTanh(w, x); })
+      .Case([&](math::ErfOp) { return buildErf(w, x); })
+      .Case([&](math::SinOp) { return buildSine(w, x, 0); })
+      .Case([&](math::CosOp) { return buildSine(w, x, 1); })
+      .Case([&](math::PowFOp op) { return buildPow(w, x, op.getRhs()); })
+      .Case([&](math::RsqrtOp) -> Value { return w.div(w.real(1.0f), math::SqrtOp::create(w.b, w.loc, x)); })
+      .Default(Value());
+}
+
+/// Returns true for what processors and GPUs have an instruction for.
+static bool isInstruction(Operation *op) {
+  return isa<math::AbsFOp, math::AbsIOp, math::CeilOp, math::CopySignOp, math::FloorOp, math::FmaOp, math::RoundEvenOp,
+             math::SqrtOp, math::TruncOp>(op);
+}
+
+/// Returns true for the conversions between bf16 and f32.
+static bool convertsBf16(Operation *op) {
+  return (isa<arith::ExtFOp>(op) && op->getOperand(0).getType().isBF16()) ||
+         (isa<arith::TruncFOp>(op) && op->getResult(0).getType().isBF16());
+}
+
+LogicalResult segue::expandMath(Operation *root) {
   SmallVector<Operation *> ops;
   root->walk([&](Operation *op) {
-    if (isa<math::ExpOp, math::ExpM1Op, math::LogOp, math::Log1pOp, math::TanhOp, math::ErfOp, math::SinOp, math::CosOp,
-            math::PowFOp, math::RsqrtOp, arith::ExtFOp, arith::TruncFOp>(op))
+    if ((isa_and_nonnull<math::MathDialect>(op->getDialect()) && !isInstruction(op)) || convertsBf16(op))
       ops.push_back(op);
   });
   for (Operation *op : ops) {
     OpBuilder b(op);
     Writer w(b, op->getLoc());
     Value x = op->getOperand(0), result;
-    if (isa<arith::ExtFOp>(op) && x.getType().isBF16())
+    if (isa<arith::ExtFOp>(op))
       result = buildWiden(w, x);
-    else if (isa<arith::TruncFOp>(op) && op->getResult(0).getType().isBF16())
+    else if (isa<arith::TruncFOp>(op))
       result = buildNarrow(w, x);
-    else if (isa<arith::ExtFOp, arith::TruncFOp>(op))
-      continue;
     else if (x.getType().isF64())
       result = buildDoubleMath(b, op);
-    else if (!x.getType().isF32())
-      continue;
-    else if (isa<math::ExpOp>(op))
-      result = buildExp(w, x);
-    else if (isa<math::ExpM1Op>(op))
-      result = buildExpm1(w, x);
-    else if (isa<math::LogOp>(op))
-      result = buildLog(w, x);
-    else if (isa<math::Log1pOp>(op))
-      result = buildLog1p(w, x);
-    else if (isa<math::TanhOp>(op))
-      result = buildTanh(w, x);
-    else if (isa<math::ErfOp>(op))
-      result = buildErf(w, x);
-    else if (isa<math::SinOp>(op))
-      result = buildSine(w, x, 0);
-    else if (isa<math::CosOp>(op))
-      result = buildSine(w, x, 1);
-    else if (isa<math::RsqrtOp>(op))
-      result = w.div(w.real(1.0f), math::SqrtOp::create(b, op->getLoc(), x));
-    else
-      result = buildPow(w, x, op->getOperand(1));
+    else if (x.getType().isF32())
+      result = buildMath(w, op);
+    if (!result)
+      return op->emitOpError() << "on " << x.getType() << " has no form in arithmetic, and a kernel calls no library: "
+                                  "lib/Target/Kernels has the forms, of f32 in ExpandMath.cpp, of f64 in ExpandDoubleMath.cpp";
     op->getResult(0).replaceAllUsesWith(result);
     op->erase();
   }
+  return success();
 }

@@ -12,9 +12,9 @@
 
 namespace segue {
 
-/// Replaces `math` ops on f32 that would become calls of libm by arithmetic
-/// that vectorises. See the file for the accuracy of each.
-void expandMath(mlir::Operation *root);
+/// Replaces `math` ops that would become calls of libm by arithmetic that vectorises. Fails, with an error on the op,
+/// where there is no form of a function: no library is linked with kernels.
+llvm::LogicalResult expandMath(mlir::Operation *root);
 
 } // namespace segue
 

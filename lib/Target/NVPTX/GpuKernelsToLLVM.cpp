@@ -89,7 +89,8 @@ std::unique_ptr<llvm::Module> segue::gpuKernelsToLLVM(ModuleOp module, llvm::LLV
   context->loadDialect<LLVM::LLVMDialect, NVVM::NVVMDialect>();
 
   OwningOpRef<ModuleOp> lowered = module.clone();
-  expandMath(*lowered);
+  if (failed(expandMath(*lowered)))
+    return nullptr;
   llvm::StringMap<int32_t> threads;
   for (auto function : lowered->getOps<func::FuncOp>()) {
     auto given = function->getAttrOfType<IntegerAttr>(kGpuThreadsAttr);

@@ -43,8 +43,8 @@ public:
       return evaluate(llvm::cast<OpTy>(op), in, out);
     };
   }
-  const Evaluator *find(mlir::Operation *op) const {
-    auto it = table.find(op->getName().getStringRef());
+  const Evaluator *find(llvm::StringRef op) const {
+    auto it = table.find(op);
     return it == table.end() ? nullptr : &it->second;
   }
   template <typename OpTy> Evaluator &of() { return table[OpTy::getOperationName()]; }

@@ -36,6 +36,7 @@ public:
 
   FailureOr<SmallVector<HostTensor>> call(func::FuncOp function, ArrayRef<HostTensor> arguments);
   FailureOr<SmallVector<HostTensor>> evaluate(Operation &op, const Frame &frame);
+  bool knows(StringRef op) const { return table.find(op) || op == FusedOp::getOperationName(); }
 
 private:
   /// Runs a body of one block; gives what its terminator hands over.
@@ -60,19 +61,6 @@ void Machine::round(HostTensor &tensor) const {
       value = llvm::SignExtend64(static_cast<uint64_t>(value), width);
 }
 
-/// Approximations of these are allowed some units, and near their zeros that of
-/// a result of size 1.
-static bool isApproximated(Operation &op) {
-  return isa<ExpOp, Expm1Op, LogOp, Log1pOp, SinOp, CosOp, TanhOp, ErfOp, PowOp, SigmoidOp, SiluOp, GeluOp, RsqrtOp, DivOp,
-             SqrtOp>(op);
-}
-
-/// Gives one of its operands, or is exact in any case.
-static bool isExact(Operation &op) {
-  return isa<NegOp, AbsOp, SignOp, FloorOp, CeilOp, TruncOp, RoundOp, ReluOp, MaxOp, MinOp, RemOp, SelectOp,
-             CompareOp>(op);
-}
-
 /// Terms of a sum, or 0 if `op` makes none.
 static int64_t termsOf(Operation &op) {
   if (auto scatter = dyn_cast<ScatterAddOp>(op))
@@ -86,10 +74,13 @@ static int64_t termsOf(Operation &op) {
 void Machine::disturb(Operation &op, const Frame &frame, const Evaluator &evaluator, HostTensor &tensor) {
   auto type = dyn_cast<FloatType>(tensor.type.getElementType());
   int64_t terms = termsOf(op);
-  if (!type || !(terms || isa<ScalarOpInterface>(op)) || isExact(op))
+  auto scalar = dyn_cast<ScalarOpInterface>(op);
+  Accuracy accuracy = scalar ? scalar.getAccuracy() : terms ? Accuracy::Rounded : Accuracy::Exact;
+  if (!type || accuracy == Accuracy::Exact)
     return;
   double unit = std::ldexp(1.0, 1 - static_cast<int>(APFloat::semanticsPrecision(type.getFloatSemantics())));
-  double relative = isApproximated(op) ? 4 * unit : unit / 2, absolute = isApproximated(op) && !isa<ExpOp>(op) ? unit : 0;
+  double relative = accuracy == Accuracy::Rounded ? unit / 2 : 4 * unit;
+  double absolute = accuracy == Accuracy::Approximated ? unit : 0;
   HostTensor magnitude = tensor;
   if (terms) {
     relative *= std::max(std::sqrt(static_cast<double>(terms)), static_cast<double>(terms) / 16);
@@ -121,7 +112,7 @@ FailureOr<SmallVector<HostTensor>> Machine::evaluate(Operation &op, const Frame 
       return op.emitError() << "calls `" << callOp.getCallee() << "`, which is not a `func.func` in reach";
     return call(callee, operands());
   }
-  const Evaluator *evaluator = table.find(&op);
+  const Evaluator *evaluator = table.find(op.getName().getStringRef());
   if (!evaluator)
     return op.emitError("cannot be interpreted: the reference interpreter knows the value ops of `segue`, `check`, "
                         "`func.call` and `func.return`");
@@ -184,6 +175,8 @@ FailureOr<SmallVector<HostTensor>> segue::interpret(func::FuncOp function, Array
                                                     const InterpreterOptions &options) {
   return Machine(options).call(function, arguments);
 }
+
+bool segue::isInterpreted(StringRef op) { return Machine(InterpreterOptions()).knows(op); }
 
 FailureOr<SmallVector<HostTensor>> segue::interpretOp(Operation *op, ArrayRef<HostTensor> operands,
                                                       const InterpreterOptions &options) {

@@ -6,7 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // ScalarOpInterface of the elementwise primitives: what they do to one element,
-// in `arith` and `math`. Floats but f64 arrive as f32 whatever they are stored as.
+// in `arith` and `math`, and how accurately. Floats but f64 arrive as f32 whatever they
+// are stored as. A function of `math` without an instruction has its form in
+// lib/Target/Kernels.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,17 +23,18 @@ using namespace segue;
 
 /// Makes a model of a function.
 namespace {
-template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange)>
-struct ScalarModel : ScalarOpInterface::ExternalModel<ScalarModel<OpTy, build>, OpTy> {
+template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange), Accuracy accuracy>
+struct ScalarModel : ScalarOpInterface::ExternalModel<ScalarModel<OpTy, build, accuracy>, OpTy> {
   Value buildScalar(Operation *op, OpBuilder &builder, ValueRange operands) const {
     return build(cast<OpTy>(op), builder, op->getLoc(), operands);
   }
+  Accuracy getAccuracy(Operation *) const { return accuracy; }
 };
 } // namespace
 
-template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange)>
+template <typename OpTy, Value (*build)(OpTy, OpBuilder &, Location, ValueRange), Accuracy accuracy>
 static void attach(MLIRContext *context) {
-  OpTy::template attachInterface<ScalarModel<OpTy, build>>(*context);
+  OpTy::template attachInterface<ScalarModel<OpTy, build, accuracy>>(*context);
 }
 
 static bool isFloat(Value value) { return isa<FloatType>(value.getType()); }
@@ -247,35 +250,35 @@ static Value castScalar(CastOp op, OpBuilder &b, Location loc, ValueRange v) {
 }
 
 void segue::attachScalarModels(MLIRContext *context) {
-  attach<NegOp, negScalar>(context);
-  attach<AbsOp, absScalar>(context);
-  attach<SignOp, signScalar>(context);
-  attach<FloorOp, unaryMath<FloorOp, math::FloorOp>>(context);
-  attach<CeilOp, unaryMath<CeilOp, math::CeilOp>>(context);
-  attach<TruncOp, unaryMath<TruncOp, math::TruncOp>>(context);
-  attach<RoundOp, unaryMath<RoundOp, math::RoundEvenOp>>(context);
-  attach<ExpOp, unaryMath<ExpOp, math::ExpOp>>(context);
-  attach<Expm1Op, unaryMath<Expm1Op, math::ExpM1Op>>(context);
-  attach<LogOp, unaryMath<LogOp, math::LogOp>>(context);
-  attach<Log1pOp, unaryMath<Log1pOp, math::Log1pOp>>(context);
-  attach<SqrtOp, unaryMath<SqrtOp, math::SqrtOp>>(context);
-  attach<RsqrtOp, unaryMath<RsqrtOp, math::RsqrtOp>>(context);
-  attach<SinOp, unaryMath<SinOp, math::SinOp>>(context);
-  attach<CosOp, unaryMath<CosOp, math::CosOp>>(context);
-  attach<TanhOp, unaryMath<TanhOp, math::TanhOp>>(context);
-  attach<ErfOp, unaryMath<ErfOp, math::ErfOp>>(context);
-  attach<NotOp, notScalar>(context);
-  attach<AddOp, binaryArith<AddOp, arith::AddFOp, arith::AddIOp>>(context);
-  attach<SubOp, binaryArith<SubOp, arith::SubFOp, arith::SubIOp>>(context);
-  attach<MulOp, binaryArith<MulOp, arith::MulFOp, arith::MulIOp>>(context);
-  attach<DivOp, binaryArith<DivOp, arith::DivFOp, arith::DivSIOp>>(context);
-  attach<MaxOp, binaryArith<MaxOp, arith::MaximumFOp, arith::MaxSIOp>>(context);
-  attach<MinOp, binaryArith<MinOp, arith::MinimumFOp, arith::MinSIOp>>(context);
-  attach<PowOp, powScalar>(context);
-  attach<RemOp, remScalar>(context);
-  attach<AndOp, binaryInt<AndOp, arith::AndIOp>>(context);
-  attach<OrOp, binaryInt<OrOp, arith::OrIOp>>(context);
-  attach<CompareOp, compareScalar>(context);
-  attach<SelectOp, selectScalar>(context);
-  attach<CastOp, castScalar>(context);
+  attach<NegOp, negScalar, Accuracy::Exact>(context);
+  attach<AbsOp, absScalar, Accuracy::Exact>(context);
+  attach<SignOp, signScalar, Accuracy::Exact>(context);
+  attach<FloorOp, unaryMath<FloorOp, math::FloorOp>, Accuracy::Exact>(context);
+  attach<CeilOp, unaryMath<CeilOp, math::CeilOp>, Accuracy::Exact>(context);
+  attach<TruncOp, unaryMath<TruncOp, math::TruncOp>, Accuracy::Exact>(context);
+  attach<RoundOp, unaryMath<RoundOp, math::RoundEvenOp>, Accuracy::Exact>(context);
+  attach<ExpOp, unaryMath<ExpOp, math::ExpOp>, Accuracy::ApproximatedEverywhere>(context);
+  attach<Expm1Op, unaryMath<Expm1Op, math::ExpM1Op>, Accuracy::Approximated>(context);
+  attach<LogOp, unaryMath<LogOp, math::LogOp>, Accuracy::Approximated>(context);
+  attach<Log1pOp, unaryMath<Log1pOp, math::Log1pOp>, Accuracy::Approximated>(context);
+  attach<SqrtOp, unaryMath<SqrtOp, math::SqrtOp>, Accuracy::Approximated>(context);
+  attach<RsqrtOp, unaryMath<RsqrtOp, math::RsqrtOp>, Accuracy::Approximated>(context);
+  attach<SinOp, unaryMath<SinOp, math::SinOp>, Accuracy::Approximated>(context);
+  attach<CosOp, unaryMath<CosOp, math::CosOp>, Accuracy::Approximated>(context);
+  attach<TanhOp, unaryMath<TanhOp, math::TanhOp>, Accuracy::Approximated>(context);
+  attach<ErfOp, unaryMath<ErfOp, math::ErfOp>, Accuracy::Approximated>(context);
+  attach<NotOp, notScalar, Accuracy::Exact>(context);
+  attach<AddOp, binaryArith<AddOp, arith::AddFOp, arith::AddIOp>, Accuracy::Rounded>(context);
+  attach<SubOp, binaryArith<SubOp, arith::SubFOp, arith::SubIOp>, Accuracy::Rounded>(context);
+  attach<MulOp, binaryArith<MulOp, arith::MulFOp, arith::MulIOp>, Accuracy::Rounded>(context);
+  attach<DivOp, binaryArith<DivOp, arith::DivFOp, arith::DivSIOp>, Accuracy::Approximated>(context);
+  attach<MaxOp, binaryArith<MaxOp, arith::MaximumFOp, arith::MaxSIOp>, Accuracy::Exact>(context);
+  attach<MinOp, binaryArith<MinOp, arith::MinimumFOp, arith::MinSIOp>, Accuracy::Exact>(context);
+  attach<PowOp, powScalar, Accuracy::Approximated>(context);
+  attach<RemOp, remScalar, Accuracy::Exact>(context);
+  attach<AndOp, binaryInt<AndOp, arith::AndIOp>, Accuracy::Exact>(context);
+  attach<OrOp, binaryInt<OrOp, arith::OrIOp>, Accuracy::Exact>(context);
+  attach<CompareOp, compareScalar, Accuracy::Exact>(context);
+  attach<SelectOp, selectScalar, Accuracy::Exact>(context);
+  attach<CastOp, castScalar, Accuracy::Rounded>(context);
 }

@@ -59,6 +59,19 @@ enum class OperandAccess {
   Part,
 };
 
+/// Says how near the elements of an elementwise op are to what its operands give exactly: what a comparison of kernels
+/// with the interpreter has to allow.
+enum class Accuracy {
+  /// The result is exact, or one of the operands.
+  Exact,
+  /// The result is rounded once, to nearest.
+  Rounded,
+  /// The result is an approximation, some units off; near its zeros, some units of 1.
+  Approximated,
+  /// The result is an approximation, some units off, however small it is.
+  ApproximatedEverywhere,
+};
+
 /// The shape of a kernel's loops.
 struct KernelShape {
   enum class Kind {

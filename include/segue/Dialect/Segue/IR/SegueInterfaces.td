@@ -75,7 +75,13 @@ def Segue_ScalarOpInterface : OpInterface<"ScalarOpInterface"> {
       the result with the same exception.
     }],
     "::mlir::Value", "buildScalar",
-    (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$operands)>
+    (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$operands)>,
+    InterfaceMethod<[{
+      Tells how near the element is to the exact one. Asked where kernels are
+      compared with the interpreter (`--verify-values`): an approximation that is
+      called exact is reported as a wrong kernel.
+    }],
+    "::segue::Accuracy", "getAccuracy">
   ];
 }
 

@@ -90,6 +90,9 @@ interpret(mlir::func::FuncOp function, llvm::ArrayRef<HostTensor> arguments, con
 mlir::FailureOr<llvm::SmallVector<HostTensor>>
 interpretOp(mlir::Operation *op, llvm::ArrayRef<HostTensor> operands, const InterpreterOptions &options = {});
 
+/// Returns true for the name of an op that has a value here.
+bool isInterpreted(llvm::StringRef op);
+
 /// The first element of `a` and `b` (of one shape) with |a - b| > atol + rtol
 /// |b|, as a sentence that names index and values; empty if there is none.
 /// NaN equals NaN, an infinity equals itself.
