@@ -78,6 +78,31 @@ std::string segue::test::optimizerText(const std::string &spec, ArrayRef<std::st
   return printed;
 }
 
+std::vector<std::string> segue::test::elementwiseOps(unsigned operands, const std::string &type) {
+  DialectRegistry registry;
+  registry.insert<SegueDialect, func::FuncDialect>();
+  registerLowerings(registry);
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  ScopedDiagnosticHandler quiet(&context, [](Diagnostic &) { return success(); });
+  std::string given, types;
+  for (unsigned at = 0; at < operands; ++at) {
+    given += at ? ", %x" : "%x";
+    types += (at ? ", " : "") + type;
+  }
+  std::vector<std::string> names;
+  for (RegisteredOperationName op : context.getRegisteredOperations()) {
+    if (!op.hasInterface<ScalarOpInterface>() && !op.hasInterface<ExpandableOpInterface>())
+      continue;
+    std::string name = op.getStringRef().str();
+    if (parseSourceString<ModuleOp>("func.func @f(%x: " + type + ") {\n\"" + name + "\"(" + given + ") : (" + types + ") -> " +
+                                        type + "\nreturn\n}",
+                                    &context))
+      names.push_back(name);
+  }
+  return names;
+}
+
 //===----------------------------------------------------------------------===//
 // Kernels
 //===----------------------------------------------------------------------===//

@@ -31,6 +31,7 @@ public:
   explicit Kernels(const std::string &text, bool gpu = false);
   bool ok() const { return loaded; }
   const std::string &getText() const { return text; }
+  mlir::MLIRContext &getContext() { return context; }
 
   /// Returns what the reference interpreter says.
   mlir::FailureOr<llvm::SmallVector<HostTensor>> interpret(llvm::ArrayRef<HostTensor> arguments);
@@ -68,6 +69,10 @@ private:
 
 /// The text of a function `@f` that makes a step of the optimizer `spec` on parameters of these types ("3x4xf32").
 std::string optimizerText(const std::string &spec, llvm::ArrayRef<std::string> types);
+
+/// Returns the names of the elementwise ops ("segue.tanh"), and of those that are written in others, that take `operands`
+/// values of `type` and nothing else, and give one of it.
+std::vector<std::string> elementwiseOps(unsigned operands, const std::string &type);
 
 /// Instruction sets that this machine can run.
 llvm::SmallVector<llvm::StringRef> instructionSets();

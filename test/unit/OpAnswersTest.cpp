@@ -13,6 +13,7 @@
 #include "segue/Conversion/SegueToLoops/SegueToLoops.h"
 #include "segue/Conversion/SegueToProg/Commands.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
+#include "segue/Dialect/Segue/Interpreter/Interpreter.h"
 #include "segue/Dialect/Segue/Lowerings/Lowerings.h"
 #include "segue/Dialect/Segue/Transforms/Passes.h"
 #include <gtest/gtest.h>
@@ -65,44 +66,47 @@ TEST_F(OpAnswers, EveryOpTellsItsCostAndHowItIsLowered) {
     EXPECT_TRUE(seen.count(name)) << name << " is listed, but there is no such op";
 }
 
-/// How many kernels `text`, a function, becomes; nothing if it does not parse.
-static std::optional<int64_t> kernelsOf(MLIRContext &context, const std::string &text) {
-  ScopedDiagnosticHandler quiet(&context, [](Diagnostic &) { return success(); });
-  OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);
-  if (!module)
-    return std::nullopt;
-  PassManager pm(&context);
-  pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
-  if (failed(pm.run(*module)))
-    return std::nullopt;
-  int64_t kernels = 0;
-  module->walk([&](FusedOp) { ++kernels; });
-  return kernels;
+/// Ops without a value of their own, and why.
+static const std::map<std::string, std::string> kNoValue = {
+    {"segue.launch", "calls what was an op before"},
+    {"segue.yield", "hands values over"},
+};
+
+TEST_F(OpAnswers, EveryOpHasAValueInTheInterpreter) {
+  for (RegisteredOperationName op : context.getRegisteredOperations())
+    if (std::string name = op.getStringRef().str(); op.getDialectNamespace() == "segue") {
+      EXPECT_NE(isInterpreted(name), kNoValue.count(name) == 1)
+          << name << " has no value: add an evaluator to lib/Dialect/Segue/Interpreter, in the file of its family, or say "
+          << "here why it has none";
+    }
 }
 
 TEST_F(OpAnswers, WhatCostsAsMuchAsADivisionIsNotComputedForEachReader) {
-  std::set<std::string> once, again;
-  for (RegisteredOperationName op : context.getRegisteredOperations()) {
-    if (!op.hasInterface<ScalarOpInterface>())
+  unsigned once = 0, again = 0;
+  for (RegisteredOperationName name : context.getRegisteredOperations()) {
+    if (!name.hasInterface<ScalarOpInterface>())
       continue;
-    std::string name = op.getStringRef().str();
-    // Four elements, each of which is read by 256.
-    std::string ends = R"( : (tensor<4xf32>) -> tensor<4xf32>
+    // Four elements, each of which is read by 256. Text of an op that takes other operands does not parse.
+    std::string text = "func.func @f(%x: tensor<4xf32>, %z: tensor<256x4xf32>) -> tensor<256x4xf32> {\n%a = \"" +
+                       name.getStringRef().str() + R"("(%x) : (tensor<4xf32>) -> tensor<4xf32>
       %b = segue.broadcast %a dims [1] : tensor<4xf32> -> tensor<256x4xf32>
       %y = segue.mul %b, %z : tensor<256x4xf32>
       return %y : tensor<256x4xf32>
     })";
-    std::optional<int64_t> kernels = kernelsOf(
-        context, "func.func @f(%x: tensor<4xf32>, %z: tensor<256x4xf32>) -> tensor<256x4xf32> {\n%a = \"" + name +
-                     "\"(%x)" + ends);
-    if (!kernels)
-      continue; // takes two operands, or truth values
-    (*kernels == 1 ? again : once).insert(name);
+    ScopedDiagnosticHandler quiet(&context, [](Diagnostic &) { return success(); });
+    OwningOpRef<ModuleOp> module = parseSourceString<ModuleOp>(text, &context);
+    if (!module)
+      continue;
+    int64_t cost = 0, kernels = 0;
+    module->walk([&](Operation *op) { cost = op->getName() == name ? elementCostOf(op) : cost; });
+    PassManager pm(&context);
+    pm.addNestedPass<func::FuncOp>(createSegueFormKernels());
+    ASSERT_TRUE(succeeded(pm.run(*module)));
+    module->walk([&](FusedOp) { ++kernels; });
+    bool isKept = cost >= kCostWorthKeeping;
+    EXPECT_EQ(kernels, isKept ? 2 : 1) << name.getStringRef().str() << ", which costs " << cost << " for each element";
+    (isKept ? once : again) += 1;
   }
-  std::set<std::string> costly = {"segue.exp",  "segue.expm1", "segue.log", "segue.log1p", "segue.sqrt",
-                                  "segue.rsqrt", "segue.sin",   "segue.cos", "segue.tanh",  "segue.erf"};
-  std::set<std::string> cheap = {"segue.neg",   "segue.abs",  "segue.sign",  "segue.floor",
-                                 "segue.ceil",  "segue.trunc", "segue.round", "segue.cast"};
-  EXPECT_EQ(once, costly);
-  EXPECT_EQ(again, cheap);
+  EXPECT_GE(once, 10u);
+  EXPECT_GE(again, 8u);
 }

@@ -665,6 +665,16 @@ prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<
 
 // -----
 
+// prog.attention_grad C2.
+prog.program @p inputs [#prog.value<"q" input tensor<1x2x4x8xf32>>, #prog.value<"b" input tensor<1x2x8x4xf32>>, #prog.value<"l" input tensor<1x2x4xf32>>] outputs [] {
+^bb0(%q: memref<1x2x4x8xf32>, %b: memref<1x2x8x4xf32>, %l: memref<1x2x4xf32>):
+  %g = prog.view %b offset 0 : memref<1x2x8x4xf32> to memref<1x2x4x8xf32, strided<[64, 32, 1, 4]>>
+  // expected-error @below {{has `grad_out` of type 'memref<1x2x4x8xf32, strided<[64, 32, 1, 4]>>', but its last dimension must be contiguous}}
+  prog.attention_grad %q, %q, %q out %q lse %l grad %g into %q, %q, %q scale 1.0 : memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4xf32>, memref<1x2x4x8xf32, strided<[64, 32, 1, 4]>>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>, memref<1x2x4x8xf32>
+}
+
+// -----
+
 // prog.library_call C1.
 prog.program @p inputs [#prog.value<"x" input tensor<4xf32>>] outputs [#prog.value<"y" output tensor<4xf32>>] {
 ^bb0(%x: memref<4xf32>, %y: memref<4xf32>):

@@ -329,7 +329,7 @@ func.func @reduce_c3(%x: tensor<2x4xi32>) {
 
 // -----
 
-func.func @dot_c1(%a: tensor<2x4xf32>) {
+func.func @dot_general_c1(%a: tensor<2x4xf32>) {
   // expected-error @below {{'segue.dot_general' op names dimension 1 of `lhs` twice: batch [1], contract [1]}}
   %0 = segue.dot_general %a, %a batch [1] x [0] contract [1] x [1] : tensor<2x4xf32>, tensor<2x4xf32> -> tensor<4x2xf32>
   return
@@ -337,7 +337,7 @@ func.func @dot_c1(%a: tensor<2x4xf32>) {
 
 // -----
 
-func.func @dot_c1_range(%a: tensor<2x4xf32>) {
+func.func @dot_general_c1_range(%a: tensor<2x4xf32>) {
   // expected-error @below {{'segue.dot_general' op `rhsContract` names dimension 2, but `rhs` of shape [2, 4] has 2 dimensions}}
   %0 = segue.dot_general %a, %a batch [] x [] contract [1] x [2] : tensor<2x4xf32>, tensor<2x4xf32> -> tensor<2x2xf32>
   return
@@ -345,7 +345,7 @@ func.func @dot_c1_range(%a: tensor<2x4xf32>) {
 
 // -----
 
-func.func @dot_c2_length(%a: tensor<2x4xf32>) {
+func.func @dot_general_c2_length(%a: tensor<2x4xf32>) {
   // expected-error @below {{'segue.dot_general' op has 1 contracting dimensions of `lhs`, but 2 of `rhs`}}
   %0 = segue.dot_general %a, %a batch [] x [] contract [1] x [0, 1] : tensor<2x4xf32>, tensor<2x4xf32> -> tensor<2xf32>
   return
@@ -353,7 +353,7 @@ func.func @dot_c2_length(%a: tensor<2x4xf32>) {
 
 // -----
 
-func.func @dot_c2_contract(%a: tensor<4x8xf32>, %b: tensor<9x3xf32>) {
+func.func @dot_general_c2_contract(%a: tensor<4x8xf32>, %b: tensor<9x3xf32>) {
   // expected-error @below {{'segue.dot_general' op contracting dimension 1 of `lhs` is 8, but dimension 0 of `rhs` is 9}}
   %0 = segue.dot_general %a, %b batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<9x3xf32> -> tensor<4x3xf32>
   return
@@ -361,7 +361,7 @@ func.func @dot_c2_contract(%a: tensor<4x8xf32>, %b: tensor<9x3xf32>) {
 
 // -----
 
-func.func @dot_c2_batch(%a: tensor<2x4x8xf32>, %b: tensor<3x8x3xf32>) {
+func.func @dot_general_c2_batch(%a: tensor<2x4x8xf32>, %b: tensor<3x8x3xf32>) {
   // expected-error @below {{'segue.dot_general' op batch dimension 0 of `lhs` is 2, but dimension 0 of `rhs` is 3}}
   %0 = segue.dot_general %a, %b batch [0] x [0] contract [2] x [1] : tensor<2x4x8xf32>, tensor<3x8x3xf32> -> tensor<2x4x3xf32>
   return
@@ -369,7 +369,7 @@ func.func @dot_c2_batch(%a: tensor<2x4x8xf32>, %b: tensor<3x8x3xf32>) {
 
 // -----
 
-func.func @dot_c3(%a: tensor<4x8xf32>, %b: tensor<8x3xbf16>) {
+func.func @dot_general_c3(%a: tensor<4x8xf32>, %b: tensor<8x3xbf16>) {
   // expected-error @below {{'segue.dot_general' op `rhs` holds 'bf16', but `lhs` holds 'f32'}}
   %0 = segue.dot_general %a, %b batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x3xbf16> -> tensor<4x3xf32>
   return
@@ -377,7 +377,7 @@ func.func @dot_c3(%a: tensor<4x8xf32>, %b: tensor<8x3xbf16>) {
 
 // -----
 
-func.func @dot_c4(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
+func.func @dot_general_c4(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
   // expected-error @below {{'segue.dot_general' op `result` has shape [3, 4], but the shape of the product is [4, 3]}}
   %0 = segue.dot_general %a, %b batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x3xf32> -> tensor<3x4xf32>
   return
@@ -385,7 +385,7 @@ func.func @dot_c4(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
 
 // -----
 
-func.func @dot_c4_element(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
+func.func @dot_general_c4_element(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
   // expected-error @below {{'segue.dot_general' op `result` holds 'bf16', which must be 'f32' as the operands, or f32}}
   %0 = segue.dot_general %a, %b batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x3xf32> -> tensor<4x3xbf16>
   return
@@ -393,7 +393,7 @@ func.func @dot_c4_element(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>) {
 
 // -----
 
-func.func @dot_c5(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>, %bias: tensor<4xf32>) {
+func.func @dot_general_c5(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>, %bias: tensor<4xf32>) {
   // expected-error @below {{'segue.dot_general' op `bias` has shape [4], but the last dimension of `result` is [3]}}
   %0 = segue.dot_general %a, %b bias %bias : tensor<4xf32> batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x3xf32> -> tensor<4x3xf32>
   return
@@ -401,7 +401,7 @@ func.func @dot_c5(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>, %bias: tensor<4xf32>
 
 // -----
 
-func.func @dot_c5_scalar(%a: tensor<8xf32>, %bias: tensor<1xf32>) {
+func.func @dot_general_c5_scalar(%a: tensor<8xf32>, %bias: tensor<1xf32>) {
   // expected-error @below {{'segue.dot_general' op has a `bias`, but `result` has no dimension to add it along}}
   %0 = segue.dot_general %a, %a bias %bias : tensor<1xf32> batch [] x [] contract [0] x [0] : tensor<8xf32>, tensor<8xf32> -> tensor<f32>
   return
@@ -409,7 +409,7 @@ func.func @dot_c5_scalar(%a: tensor<8xf32>, %bias: tensor<1xf32>) {
 
 // -----
 
-func.func @dot_c5_element(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>, %bias: tensor<3xbf16>) {
+func.func @dot_general_c5_element(%a: tensor<4x8xf32>, %b: tensor<8x3xf32>, %bias: tensor<3xbf16>) {
   // expected-error @below {{'segue.dot_general' op `bias` holds 'bf16', which must be 'f32' as `result`, or f32}}
   %0 = segue.dot_general %a, %b bias %bias : tensor<3xbf16> batch [] x [] contract [1] x [0] : tensor<4x8xf32>, tensor<8x3xf32> -> tensor<4x3xf32>
   return
