@@ -132,6 +132,29 @@ std::string segue::readTargets(ArrayRef<std::string> targets, CompileOptions &op
 }
 
 namespace {
+/// The parts of a compilation, each of which ends with forms that can be written.
+enum class Stage { Training, Kernels, Programs };
+} // namespace
+
+static Stage stageOf(Emit emit) {
+  switch (emit) {
+  case Emit::Segue:
+    return Stage::Training;
+  case Emit::Loops:
+  case Emit::LLVM:
+  case Emit::Assembly:
+  case Emit::Gpu:
+  case Emit::NVVM:
+  case Emit::PTX:
+    return Stage::Kernels;
+  case Emit::Prog:
+  case Emit::Binary:
+    return Stage::Programs;
+  }
+  llvm_unreachable("all forms are above");
+}
+
+namespace {
 /// Runs the parts of a compilation, each in its own timing scope.
 class Compilation {
 public:
@@ -163,22 +186,15 @@ public:
           return buildLayoutPipeline(pm, options.stitchHints, options.frozenStorage), success();
         })))
       return failure();
-    if (options.emit == Emit::Segue)
+    if (stageOf(options.emit) == Stage::Training)
       return print(module);
 
     OpenLayouts open{options.chooseLayouts, options.explainLayouts};
     if (failed(runPasses("kernels", [&](PassManager &pm) { return buildKernelPipeline(pm, open, options.gpuCapability), success(); })))
       return failure();
     CPUTargetOptions target{options.v3, options.v4, std::max(1u, options.threads)};
-    auto kernels = module.lookupSymbol<ModuleOp>(kKernels);
-    if (options.emit == Emit::Loops)
-      return printKernels(module, kKernels);
-    if (emitsGpu)
-      return emitGpu();
-    if (options.emit == Emit::LLVM)
-      return kernels ? kernelsToLLVM(kernels, target) : std::string();
-    if (options.emit == Emit::Assembly)
-      return kernels ? kernelsToAssembly(kernels, target) : std::string();
+    if (stageOf(options.emit) == Stage::Kernels)
+      return emitKernels(target);
 
     bool inForward = options.training && updatesInForward(options.optimizer);
     if (failed(runPasses("programs", [&](PassManager &pm) {
@@ -204,14 +220,28 @@ public:
   }
 
 private:
-  FailureOr<std::string> emitGpu() {
-    auto kernels = module.lookupSymbol<ModuleOp>(kGpuKernelsModule);
-    if (options.emit == Emit::Gpu)
+  /// Returns the kernels in the form that is asked for; nothing where there are none.
+  FailureOr<std::string> emitKernels(const CPUTargetOptions &target) {
+    auto kernels = module.lookupSymbol<ModuleOp>(kKernels), ofGpu = module.lookupSymbol<ModuleOp>(kGpuKernelsModule);
+    switch (options.emit) {
+    case Emit::Loops:
+      return printKernels(module, kKernels);
+    case Emit::LLVM:
+      return kernels ? kernelsToLLVM(kernels, target) : std::string();
+    case Emit::Assembly:
+      return kernels ? kernelsToAssembly(kernels, target) : std::string();
+    case Emit::Gpu:
       return printKernels(module, kGpuKernelsModule);
-    if (!kernels)
-      return std::string();
-    return options.emit == Emit::NVVM ? gpuKernelsToNVVM(kernels, options.gpuCapability)
-                                      : gpuKernelsToPTX(kernels, options.gpuCapability);
+    case Emit::NVVM:
+      return ofGpu ? gpuKernelsToNVVM(ofGpu, options.gpuCapability) : std::string();
+    case Emit::PTX:
+      return ofGpu ? gpuKernelsToPTX(ofGpu, options.gpuCapability) : std::string();
+    case Emit::Segue:
+    case Emit::Prog:
+    case Emit::Binary:
+      break;
+    }
+    llvm_unreachable("no form of kernels");
   }
 
   LogicalResult runPasses(StringRef name, function_ref<LogicalResult(PassManager &)> build) {

@@ -1,6 +1,7 @@
 // RUN: segue-compile %s --target=sm_90 --emit=ptx --inference-only | FileCheck %s --check-prefixes=PTX,SM90
 // RUN: segue-compile %s --target=sm_80 --emit=ptx --inference-only | FileCheck %s --check-prefixes=PTX,SM80
 // RUN: segue-compile %s --target=sm_90 --emit=nvvm --inference-only | FileCheck %s --check-prefix=NVVM
+// RUN: segue-compile %s --target=sm_90 --emit=gpu --inference-only | FileCheck %s --check-prefix=GPU
 // RUN: segue-compile %s --target=sm_90,x86-64-v3 --emit=prog --inference-only | FileCheck %s --check-prefix=PROG
 
 // The text is the same each time.
@@ -29,6 +30,12 @@
 // PTX-DAG: bar.sync
 // PTX: st.global.v4.{{[bf]32}}
 // PTX-NOT: .local
+
+// GPU: module @gpu_kernels
+// GPU: func.func @k0_{{[a-z_]*}}({{.*}}) attributes {segue.block_threads = 256 : i64
+// GPU: gpu.thread_id  x
+// GPU: gpu.shuffle  xor
+// GPU: gpu.barrier
 
 // NVVM: define ptx_kernel void @k0_{{[a-z_]*}}({{.*}}, i64 %{{.*}}, i64 %{{.*}}, ptr {{.*}}%{{.*}})
 // NVVM: @llvm.nvvm.shfl.sync.bfly.f32
