@@ -17,11 +17,13 @@ static std::vector<int64_t> freeSlabs(const ActivationStagehand &policy) {
   return free;
 }
 
-std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createActivationReplayer(const ReplayLog &log) {
   ConfigReader reader = log.readConfig();
   return replay(log, ActivationStagehand(ActivationStagehandConfig::read(reader)),
                 std::tuple_cat(activation_calls::all, std::tuple(PolicyCall("pool", &freeSlabs, AnswerAs{"free"}))),
                 [](ConfigReader &config, EventReader &) { ActivationStagehandConfig::read(config); });
 }
+
+ReplayService replayOfActivation() { return {"activation", createActivationReplayer}; }
 
 } // namespace segue::tool

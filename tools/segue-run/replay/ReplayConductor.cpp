@@ -279,8 +279,10 @@ void ConductorReplayer::setPlan(const Json &blocks) {
   conductor_.setPlan(std::move(plan));
 }
 
-std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createConductorReplayer(const ReplayLog &log) {
   return std::make_unique<ConductorReplayer>(log);
 }
+
+ReplayService replayOfConductor() { return {"conductor", createConductorReplayer}; }
 
 } // namespace segue::tool

@@ -14,7 +14,7 @@
 
 namespace segue::tool {
 
-std::unique_ptr<Replayer> createPlanReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createPlanReplayer(const ReplayLog &log) {
   if (!log.plan.is_object())
     throw MalformedEvent("\"plan\" must be an object with \"events\", \"gaps\" and \"away\"");
   PlanOfStep plan;
@@ -26,5 +26,7 @@ std::unique_ptr<Replayer> createPlanReplayer(const ReplayLog &log) {
   }
   return replay(log, LoggedPlan(plan.profile, plan.plan), plan_calls::all);
 }
+
+ReplayService replayOfPlan() { return {"plan", createPlanReplayer}; }
 
 } // namespace segue::tool

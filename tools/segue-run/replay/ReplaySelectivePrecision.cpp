@@ -91,7 +91,7 @@ static std::vector<PrecisionUnit> unitsOf(const ReplayLog &log) {
   return units;
 }
 
-std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log) {
   ConfigReader reader = log.readConfig();
   std::tuple questions(PolicyCall("fingerprint", &PrecisionOfLog::fingerprint, AnswerAs{"hex"}, "model", "quant",
                                   "samples", "", "save"),
@@ -104,5 +104,7 @@ std::unique_ptr<Replayer> createSelectivePrecisionReplayer(const ReplayLog &log)
                   SelectivePrecisionConfig::read(config).checkUnits(event.has("units") ? event.texts("units") : names);
                 });
 }
+
+ReplayService replayOfSelectivePrecision() { return {"selective_precision", createSelectivePrecisionReplayer}; }
 
 } // namespace segue::tool

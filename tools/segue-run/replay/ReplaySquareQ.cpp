@@ -465,6 +465,10 @@ private:
 
 } // namespace
 
-std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log) { return std::make_unique<SquareQReplayer>(log); }
+static std::unique_ptr<Replayer> createSquareQReplayer(const ReplayLog &log) {
+  return std::make_unique<SquareQReplayer>(log);
+}
+
+ReplayService replayOfSquareQ() { return {"squareq", createSquareQReplayer}; }
 
 } // namespace segue::tool

@@ -10,10 +10,12 @@
 
 namespace segue::tool {
 
-std::unique_ptr<Replayer> createStateReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createStateReplayer(const ReplayLog &log) {
   ConfigReader reader = log.readConfig();
   return replay(log, StateStagehand(limitsOf(StateStagehandConfig::read(reader))), state_calls::all,
                 [](ConfigReader &config, EventReader &) { StateStagehandConfig::read(config); });
 }
+
+ReplayService replayOfState() { return {"state", createStateReplayer}; }
 
 } // namespace segue::tool

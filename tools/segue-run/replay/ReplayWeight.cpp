@@ -42,7 +42,7 @@ static int64_t scoreOfV0(const LoggedWeights &, int64_t order, int64_t position,
   return WeightStagehand::scoreOfV0(order, position, blocks, bytes);
 }
 
-std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) {
+static std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) {
   ConfigReader reader = log.readConfig();
   for (const char *service : {"activation_stagehand", "conductor_config", "selective_precision", "squareq"})
     reader.allow(service);
@@ -56,5 +56,7 @@ std::unique_ptr<Replayer> createWeightReplayer(const ReplayLog &log) {
                 std::tuple_cat(weight_calls::all, questions),
                 [](ConfigReader &config, EventReader &) { WeightStagehandConfig::read(config); });
 }
+
+ReplayService replayOfWeight() { return {"weight", createWeightReplayer}; }
 
 } // namespace segue::tool

@@ -5,16 +5,18 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// One per service, in Replay<Service>.cpp, with a line in ReplayServices.cpp, that
-// makes the policy from the head of a log. The calls of the policy are described
-// beside it (PolicyCall.h); what is in logs that people write and in no recorded one,
-// questions mostly, is described in the same way here:
+// One per service, in Replay<Service>.cpp, that makes the policy from the head of a log;
+// CMake lists those that are there. The calls of the policy are described beside it
+// (PolicyCall.h); what is in logs that people write and in no recorded one, questions
+// mostly, is described in the same way here:
 //
-//   std::unique_ptr<Replayer> createWidgetReplayer(const ReplayLog &log) {
+//   static std::unique_ptr<Replayer> createWidgetReplayer(const ReplayLog &log) {
 //     return replay(log, Widget(readConfig(log)),
 //                   std::tuple_cat(widget_calls::all, std::tuple(PolicyCall("size", &Widget::size, AnswerAs{"size"}))),
 //                   [](ConfigReader &reader, EventReader &) { WidgetConfig::read(reader); });
 //   }
+//
+//   ReplayService replayOfWidget() { return {"widget", createWidgetReplayer}; }
 //
 // The command adds `op` and `id`, turns a segue::Error into `error`, and
 // compares with `expect`.
