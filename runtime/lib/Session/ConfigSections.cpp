@@ -29,8 +29,8 @@ static constexpr ConfigSection sections[] = {
     {"memory.stagehand.selective_precision", [](ConfigReader &reader) { SelectivePrecisionConfig::read(reader); }},
     {StateStagehandConfig::section, [](ConfigReader &reader) { StateStagehandConfig::read(reader); }},
     {"memory.stitch", [](ConfigReader &reader) { StitchOptions::read(reader); }},
-    {RunBudget::section, [](ConfigReader &reader) { RunBudget::read(reader); }},
-    {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }},
+    {RunBudget::section, [](ConfigReader &reader) { RunBudget::read(reader); }, /*hasTelemetry=*/false},
+    {SquareQConfig::section, [](ConfigReader &reader) { SquareQConfig::read(reader); }, /*hasTelemetry=*/false},
 };
 
 std::span<const ConfigSection> configSections() { return sections; }

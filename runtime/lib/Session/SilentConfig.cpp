@@ -25,9 +25,11 @@ Config silentConfig(const Config &config, const std::function<void(Json &stageha
   // switch that on.
   if (std::ranges::any_of(stagehand.items(), [](const auto &item) { return !item.value().is_object(); }))
     silence(stagehand);
-  for (const char *service : {"activation_stagehand", "conductor_config", "state_stagehand"})
-    if (stagehand.contains(service))
-      silence(stagehand[service]);
+  constexpr std::string_view prefix = "memory.stagehand.";
+  for (const ConfigSection &section : configSections())
+    if (section.hasTelemetry && section.path.starts_with(prefix))
+      if (std::string service(section.path.substr(prefix.size())); stagehand.contains(service))
+        silence(stagehand[service]);
   if (edit)
     edit(stagehand);
   Json memory = {{"stagehand", std::move(stagehand)}};

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Config/Config.h"
+#include "../../lib/Session/SilentConfig.h"
 #include "Config/ExpectConfigError.h"
 #include "Session/ExpectError.h"
 #include "Session/TemporaryFolder.h"
@@ -91,4 +92,27 @@ TEST(Config, LoadsAFile) {
   EXPECT_EQ(ConductorConfig::read(reader).d2hSlots, 3);
   EXPECT_ERROR(Config::load(folder / "missing.json"), IoFailed, "missing.json: cannot be read: No such file");
   EXPECT_ERROR(Config::load(folder.path), IoFailed, "cannot be read: Is a directory");
+}
+
+/// A config with one section.
+static Json oneSection(std::string_view path, Json section) {
+  for (size_t dot; (dot = path.rfind('.')) != std::string_view::npos; path = path.substr(0, dot))
+    section = Json{{std::string(path.substr(dot + 1)), std::move(section)}};
+  return Json{{std::string(path), std::move(section)}};
+}
+
+// A new section says whether it has telemetry: a session on a twin would write to the file of the run.
+TEST(Config, WhatHasTelemetryIsSilentOnATwin) {
+  for (const ConfigSection &section : configSections()) {
+    SCOPED_TRACE(section.path);
+    std::string text = oneSection(section.path, {{"telemetry_enabled", true}}).dump();
+    if (!section.hasTelemetry) {
+      EXPECT_THROW(Config::parse(text, "run.json"), ConfigError);
+      continue;
+    }
+    Config silent = silentConfig(Config::parse(text, "run.json"));
+    if (section.path == "memory.stagehand.selective_precision") // which is left out
+      continue;
+    EXPECT_FALSE(silent.json(section.path).value("telemetry_enabled", true));
+  }
 }

@@ -32,6 +32,8 @@ struct ConfigSection {
   std::string_view path;
   /// Reads every key and calls `finish`; throws ConfigError.
   void (*check)(ConfigReader &reader);
+  /// False for a section without the keys of TelemetryConfig. Those of the others are turned off for sessions on a twin.
+  bool hasTelemetry = true;
 };
 
 /// Returns all sections of this build.
