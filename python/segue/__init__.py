@@ -37,7 +37,7 @@ from .generation import Generator, write_rows
 from .gradient_hooks import GradientHook
 from .memory import Memory, Step
 from .module import LoadedModule, Module
-from .optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import SGD, Adadelta, Adafactor, Adagrad, Adam, Adamax, AdamW, Group, Lion, Muon, NAdam, Optimizer, RAdam, RMSprop
 from .precision import LossScale
 from .profiling import CommandRow, Profile
 from .schedules import one_cycle, step_decay, warmup_cosine, warmup_linear
@@ -48,7 +48,7 @@ from .trainer_checkpoints import export_checkpoint
 from .training_loop import Evaluation, History, Run
 
 __all__ = [
-    "Adafactor", "Adagrad", "Adam", "AdamW", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "BackendReport", "Buckets", "BudgetInfeasibleError", "Callback", "CommandRow",
     "CompileError", "ConfigError", "CorruptFileError", "EarlyStop", "Error", "Evaluation", "ExportError", "FallbackWarning", "FileError", "FitRow",
     "FitTable", "Generator", "GradientHook", "Group", "History", "IndexOutOfRangeError", "InvalidArgumentError", "LayoutMismatchError", "Lion", "LoadedModule",
     "LossScale", "Memory", "MissingInputError", "MissingWeightError", "Module", "Muon", "NAdam", "NameUnknownError",

@@ -134,7 +134,7 @@ class Optimizer:
         if self.state_bits == 8 and not self._has_codes():
             raise InvalidArgumentError(f"state_bits is 8, but {type(self).__name__}, as it is set, keeps no state that has a code of 8 bits")
         for name, value in self.constants().items():
-            if name in ("beta1", "beta2", "alpha") and not 0 <= value < 1:
+            if name in ("beta1", "beta2", "alpha", "rho") and not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be in [0, 1)")
             if name not in ("dampening", "beta2-decay", "ns-a", "ns-b", "ns-c") and not 0 <= value < math.inf:
                 raise InvalidArgumentError(f"{name} of {type(self).__name__} is {value!r}; it must be 0 or more, and finite")
@@ -301,6 +301,17 @@ class Adam(Optimizer):
 
 
 @dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adam that divides by the largest gradient of late, as `torch.optim.Adamax` (Kingma and Ba, arXiv:1412.6980)."""
+
+    lr: LearningRate = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    kind = "adamax"
+
+
+@dataclass(frozen=True)
 class NAdam(Optimizer):
     """Adam with Nesterov's momentum, as `torch.optim.NAdam`."""
 
@@ -344,6 +355,20 @@ class Adagrad(Optimizer):
     eps: float = 1e-10
 
     kind = "adagrad"
+
+    def _has_codes(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Gradients times the ratio of the roots of mean squares of steps and gradients, as `torch.optim.Adadelta` (Zeiler, arXiv:1212.5701)."""
+
+    lr: LearningRate = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+
+    kind = "adadelta"
 
     def _has_codes(self) -> bool:
         return False
@@ -444,7 +469,8 @@ class Muon(Optimizer):
 
 
 #: The optimizers by what the compiler calls them.
-OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (AdamW, Adam, NAdam, RAdam, Lion, Adagrad, RMSprop, Adafactor, SGD, Muon)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {cls.kind: cls for cls in (
+    AdamW, Adam, Adamax, NAdam, RAdam, Lion, Adagrad, Adadelta, RMSprop, Adafactor, SGD, Muon)}
 
 
 def _takes_no_parameters(init: Callable[..., None]) -> Callable[..., None]:

@@ -16,14 +16,11 @@ import torch
 
 from .arguments import what_is
 from .errors import InvalidArgumentError
-from .optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Group, Muon, NAdam, Optimizer, RAdam, RMSprop
+from .optimizers import OPTIMIZERS, Adam, AdamW, Group, Optimizer
 
+#: Ours have the names that `torch.optim` gives them, and the fields, which its parameter groups have as options.
 _OURS: dict[type, type[Optimizer]] = {
-    torch.optim.AdamW: AdamW, torch.optim.Adam: Adam, torch.optim.NAdam: NAdam, torch.optim.RAdam: RAdam, torch.optim.Adagrad: Adagrad,
-    torch.optim.RMSprop: RMSprop, torch.optim.Adafactor: Adafactor, torch.optim.SGD: SGD}
-if hasattr(torch.optim, "Muon"):  # since PyTorch 2.9
-    _OURS[torch.optim.Muon] = Muon
-
+    getattr(torch.optim, ours.__name__): ours for ours in OPTIMIZERS.values() if hasattr(torch.optim, ours.__name__)}
 
 #: Fields of ours that are no option of PyTorch's, or that groups may differ in.
 _NOT_OPTIONS = ("lr", "weight_decay", "groups", "clip_grad_value", "ema_decay", "in_backward", "in_forward", "state_bits")

@@ -7,15 +7,18 @@
 """`@optimizer` and `@grad_norm`, run by the reference interpreter for some steps; and the guide."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from interpreted import constant, run_main, segue_opt, signature
-from known_optimizers import Both, Lion
+from interpreted import SEGUE_OPT, constant, run_main, segue_opt, signature
+from known_optimizers import KNOWN, Both, Lion, ours
 
+import segue
 from segue.optimizers import OPTIMIZERS as KINDS
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPES = {"w": (3, 4), "b": (4,), "s": (), "t": (2, 3, 4)}
 
 FORWARD = """
@@ -49,6 +52,9 @@ OPTIMIZERS = {
     "adam": ("adam:beta1=0.8,beta2=0.95,eps=1e-6,decay=0.1",
              lambda groups: torch.optim.Adam(groups, betas=(0.8, 0.95), eps=1e-6), 0.1),
     "adam_amsgrad": ("adam:amsgrad=true,beta2=0.5", lambda groups: torch.optim.Adam(groups, betas=(0.9, 0.5), amsgrad=True), 0.0),
+    "adamax": ("adamax:beta1=0.8,beta2=0.95,eps=1e-2,decay=0.1",
+               lambda groups: torch.optim.Adamax(groups, betas=(0.8, 0.95), eps=1e-2), 0.1),
+    "adadelta": ("adadelta:rho=0.8,eps=1e-4,decay=0.05", lambda groups: torch.optim.Adadelta(groups, rho=0.8, eps=1e-4), 0.05),
     "nadam": ("nadam:beta1=0.8,beta2=0.95,eps=1e-6,decay=0.1,momentum-decay=0.05",
               lambda groups: torch.optim.NAdam(groups, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.05), 0.1),
     "nadam_decoupled": ("nadam:decay=0.1,decoupled-weight-decay",
@@ -144,6 +150,28 @@ def test_defaults_are_those_of_the_compiler(kind):
     bare, named = (segue_opt(others, "--segue-autodiff", f"--segue-optimizer=optimizer={spec}")
                    for spec in (kind, KINDS[kind](weight_decay=0.0).spec()))
     assert bare == named and KINDS[kind](weight_decay=0.0).spec().count("=") >= 2
+
+
+def test_every_kind_is_compared_with_torch():
+    """An optimizer that is added has its cases: the formula here, training in known_optimizers.py, its kernels in OptimizerKernelTest.cpp."""
+    assert {spec.partition(":")[0] for spec, _, _ in OPTIMIZERS.values()} == set(KINDS), "add a case to OPTIMIZERS of this file"
+    assert {ours(name).kind for name in KNOWN} == set(KINDS), "add a case to test/python/known_optimizers.py"
+    kernels = (ROOT / "test" / "unit" / "OptimizerKernelTest.cpp").read_text()
+    assert [kind for kind in KINDS if f'{{"{kind}:' not in kernels] == ["muon"], "add a case to Kernel.Optimizers"  # whose products are no kernels
+    guide = (ROOT / "docs" / "guides" / "optimizers.md").read_text()
+    assert [cls.__name__ for cls in KINDS.values() if f"`{cls.__name__}`" not in guide.partition("| optimizer |")[2].partition("\n\n")[0]] == []
+    assert [cls.__name__ for cls in KINDS.values() if cls.__name__ not in segue.__all__] == []
+
+
+@pytest.mark.parametrize("made", [*(cls() for cls in KINDS.values()), segue.SGD(momentum=0.9), segue.RMSprop(centered=True),
+                                  segue.RMSprop(centered=True, momentum=0.5)], ids=lambda made: made.spec())
+def test_python_knows_whether_there_are_codes(made):
+    """Its rule says so in the compiler: the class must not take 8 bits where it has no code, nor refuse them where it has one."""
+    text = re.sub('segue.name = "([bst])"', r'segue.name = "\1", segue.optimizer = "sgd"', FORWARD) if made.kind == "muon" else FORWARD
+    done = subprocess.run([SEGUE_OPT, "-", "--segue-autodiff", f"--segue-optimizer=optimizer={made.spec()},state-bits=8"], input=text,
+                          capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == made._has_codes(), done.stderr
+    assert made._has_codes() or "has no state with a code of 8 bits" in done.stderr
 
 
 def test_grad_norm_is_the_sum_of_all_squares():

@@ -84,7 +84,7 @@ def stepped(net):
 
 
 @pytest.mark.parametrize("make, said", [
-    (lambda net: torch.optim.LBFGS(net.parameters()), "torch.optim.LBFGS has no counterpart in segue, which has Adafactor, Adagrad, Adam, AdamW"),
+    (lambda net: torch.optim.LBFGS(net.parameters()), "torch.optim.LBFGS has no counterpart in segue, which has Adadelta, Adafactor, Adagrad, Adam, AdamW"),
     (lambda net: torch.optim.SGD(net.parameters(), maximize=True), "has maximize=True, which segue.SGD does not have"),
     (lambda net: torch.optim.Adam([{"params": net.first.parameters(), "eps": 1e-3}, {"params": net.last.parameters()}]),
      "differ in eps: 0.001 and 1e-08; those of a segue.Adam differ in lr and weight_decay alone"),

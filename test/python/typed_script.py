@@ -18,8 +18,8 @@ import segue
 def optimizers() -> list[segue.Optimizer]:
     groups = [segue.Group("*.bias", "*norm*", weight_decay=0.0), segue.Group("head.*", lr=segue.step_decay(1e-3, 10))]
     return [
-        segue.AdamW(lr=segue.warmup_cosine(3e-4, 100, warmup=10), betas=(0.9, 0.95), groups=groups), segue.Adam(lr=1e-3, state_bits=8), segue.NAdam(),
-        segue.RAdam(), segue.Lion(lr=segue.warmup_linear(1e-4, 100)), segue.Adagrad(), segue.RMSprop(momentum=0.9), segue.Adafactor(),
+        segue.AdamW(lr=segue.warmup_cosine(3e-4, 100, warmup=10), betas=(0.9, 0.95), groups=groups), segue.Adam(lr=1e-3, state_bits=8), segue.Adamax(), segue.NAdam(),
+        segue.RAdam(), segue.Lion(lr=segue.warmup_linear(1e-4, 100)), segue.Adagrad(), segue.Adadelta(rho=0.9), segue.RMSprop(momentum=0.9), segue.Adafactor(),
         segue.SGD(lr=segue.one_cycle(0.1, 100), momentum=0.9), segue.Muon(groups=[segue.Group("*.bias", optimizer=segue.AdamW())]),
     ]
 

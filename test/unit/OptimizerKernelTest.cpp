@@ -35,10 +35,12 @@ TEST(Kernel, Optimizers) {
   std::pair<std::string, size_t> specs[] = {
       {"adamw:beta2=0.95,decay=0.1", 1},
       {"adam:amsgrad,decay=0.1", 1},
+      {"adamax:eps=1e-3,decay=0.1", 1},
       {"nadam:decay=0.1", 2},
       {"radam:beta2=0.99,decay=0.1,decoupled-weight-decay", 2},
       {"lion:decay=0.1", 1},
       {"adagrad:lr-decay=0.01,initial-accumulator-value=0.1,decay=0.1", 1},
+      {"adadelta:rho=0.95,decay=0.1", 1},
       {"rmsprop:momentum=0.9,decay=0.01", 1},
       {"rmsprop:centered,decay=0.01", 1},
       {"sgd:momentum=0.9,dampening=0.1,decay=0.01", 1},

@@ -126,6 +126,24 @@ static Values writeCoupledAdam(OptimizerStep &s) { return writeAdam(s, /*isDecou
 static Values writeAdamW(OptimizerStep &s) { return writeAdam(s, /*isDecoupled=*/true); }
 
 //===----------------------------------------------------------------------===//
+// Adamax (Kingma and Ba, arXiv:1412.6980): Adam by the largest gradient
+//===----------------------------------------------------------------------===//
+
+/// "largest" is divided by, and is no square: a code that rounds it down would make steps larger.
+static States statesOfAdamax(const OptimizerSpec &, Shape shape) {
+  return ofItsShape(shape, {kFirstMoment, {"largest"}});
+}
+
+static Values writeAdamax(OptimizerStep &s) {
+  s.decayGradient();
+  double beta1 = s.spec["beta1"];
+  Value m = s.mean(s.states[0], s.gradient, beta1);
+  Value largest = s.max(s.mul(s.states[1], s.spec["beta2"]), s.add(s.abs(s.gradient), s.spec["eps"]));
+  Value rate = s.div(s.rate, s.biasCorrection(beta1));
+  return {s.sub(s.parameter, s.div(s.mul(rate, m), largest)), m, largest};
+}
+
+//===----------------------------------------------------------------------===//
 // NAdam (Dozat): Adam with Nesterov's momentum
 //===----------------------------------------------------------------------===//
 
@@ -211,6 +229,23 @@ static Values writeAdagrad(OptimizerStep &s) {
   if (double decay = s.spec["lr-decay"]; decay != 0)
     rate = s.div(rate, s.add(s.mul(s.add(s.step, -1.0), decay), 1.0));
   return {s.sub(s.parameter, s.div(s.mul(rate, s.gradient), s.add(s.sqrt(sum), s.spec["eps"]))), sum};
+}
+
+//===----------------------------------------------------------------------===//
+// Adadelta (Zeiler, arXiv:1212.5701)
+//===----------------------------------------------------------------------===//
+
+/// Means of the squares of gradients and of steps. Steps grow out of `eps` alone: neither mean has a code.
+static States statesOfAdadelta(const OptimizerSpec &, Shape shape) { return ofItsShape(shape, {{"v"}, {"delta"}}); }
+
+static Values writeAdadelta(OptimizerStep &s) {
+  s.decayGradient();
+  double rho = s.spec["rho"], eps = s.spec["eps"];
+  auto root = [&](Value mean) { return s.sqrt(s.add(mean, eps)); };
+  Value v = s.mean(s.states[0], s.mul(s.gradient, s.gradient), rho);
+  Value change = s.mul(s.div(root(s.states[1]), root(v)), s.gradient);
+  Value delta = s.mean(s.states[1], s.mul(change, change), rho);
+  return {s.sub(s.parameter, s.mul(s.rate, change)), v, delta};
 }
 
 //===----------------------------------------------------------------------===//
@@ -379,10 +414,12 @@ static ArrayRef<OptimizerRule> allRules() {
   static const SmallVector<OptimizerRule, 0> rules = {
       {"adamw", ofAdam(0.999, 1e-8, {amsgrad}), statesOfAdam, writeAdamW},
       {"adam", ofAdam(0.999, 1e-8, {amsgrad}), statesOfAdam, writeCoupledAdam},
+      {"adamax", ofAdam(0.999, 1e-8, {}), statesOfAdamax, writeAdamax},
       {"nadam", ofAdam(0.999, 1e-8, {{"momentum-decay", 4e-3}, decoupled}), statesOfNAdam, writeNAdam},
       {"radam", ofAdam(0.999, 1e-8, {decoupled}), statesOfAdam, writeRAdam},
       {"lion", ofAdam(0.99, 0, {}), statesOfLion, writeLion},
       {"adagrad", {{"lr-decay", 0}, {"initial-accumulator-value", 0}, {"eps", 1e-10}}, statesOfAdagrad, writeAdagrad},
+      {"adadelta", {{"rho", 0.9, Range::BelowOne}, {"eps", 1e-6}}, statesOfAdadelta, writeAdadelta},
       {"rmsprop",
        {{"alpha", 0.99, Range::BelowOne}, {"eps", 1e-8}, {"momentum", 0}, {"centered", 0, Range::Flag}},
        statesOfRmsprop,

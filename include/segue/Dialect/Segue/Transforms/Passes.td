@@ -184,7 +184,7 @@ def SegueOptimizer : Pass<"segue-optimizer", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"optimizer", "optimizer", "std::string", "\"adamw\"",
-           "kind[:key=value,...]: adamw, adam, nadam, radam, lion, adagrad, rmsprop, adafactor or sgd, and constants of it">];
+           "kind[:key=value,...]: adamw or another rule of OptimizerRules.cpp, and constants of it; an unknown one names all">];
   let dependentDialects = ["::segue::SegueDialect", "::mlir::func::FuncDialect"];
   let statistics = [
     Statistic<"parameters", "parameters", "Parameters that are trained">,
