@@ -255,7 +255,8 @@ class Claim:
     def __exit__(self, *_: Any) -> None: ...
 
 class Collectives:
-    """What ranks do together, over a transport that is written in Python (segue/distributed.py)."""
+    """What ranks do together, over a transport that is written in Python: any object with the attributes and methods of
+    `segue.distributed.GroupTransport` that have no underscore."""
     @staticmethod
     def over(device: Device, transport: Any, bucket_bytes: int, adds_in_order: bool = False, messages: str = "host",
              is_pipeline: bool = False) -> tuple[Collectives, str]:

@@ -74,7 +74,17 @@ class PythonTransport final : public Transport {
 public:
   explicit PythonTransport(nb::object object)
       : rank_(nb::cast<int>(object.attr("rank"))), ranks_(nb::cast<int>(object.attr("ranks"))),
-        seconds_(nb::cast<double>(object.attr("seconds"))), object_(std::move(object)) {}
+        seconds_(nb::cast<double>(object.attr("seconds"))), object_(std::move(object)) {
+    // One that is missing would be found in the midst of a step, and looked like a rank that has failed.
+    std::string missing;
+    for (const char *method : {"all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "send", "receive",
+                               "abandon", "look", "missed"})
+      if (!nb::hasattr(object_, method))
+        missing += (missing.empty() ? "" : ", ") + std::string(method);
+    if (!missing.empty())
+      throw Error(ErrorCode::InvalidArgument, "a transport between ranks lacks " + missing +
+                                                  "; it has the methods of segue.distributed.GroupTransport");
+  }
   ~PythonTransport() override {
     if (!isPythonAlive()) {
       object_.release(); // nobody is left to free it

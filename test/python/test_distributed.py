@@ -16,7 +16,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -646,3 +648,57 @@ def test_distributed_data_parallel_of_pytorch_takes_compiled_models(ranks, how):
     assert len(set(found["eager"])) == 8
     torch.testing.assert_close(found["segue"], found["eager"], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found["segue weights"], found["eager weights"], rtol=1e-5, atol=1e-6)
+
+
+# --- transports of others -----------------------------------------------------------------------
+
+
+class Threads:
+    """A transport between threads: what somebody writes who has another library of messages."""
+
+    seconds = 20.0
+
+    def __init__(self, rank, offers, meeting):
+        self.rank, self.ranks = rank, meeting.parties
+        self._offers, self._meeting = offers, meeting
+
+    def _met(self, offer):
+        self._offers[self.rank] = offer
+        self._meeting.wait(self.seconds)
+        offers = list(self._offers)
+        self._meeting.wait(self.seconds)
+        return offers
+
+    def all_gather(self, part, whole):
+        whole.cast("B")[:] = b"".join(self._met(bytes(part)))
+
+    def all_reduce(self, data): ...
+    def reduce(self, data, root): ...
+    def reduce_scatter(self, whole, part): ...
+    def broadcast(self, data, root): ...
+    def send(self, data, to): ...
+    def receive(self, data, source): ...
+    def abandon(self, why): ...
+    def look(self): ...
+    def missed(self, what): ...
+
+
+def test_a_transport_of_somebody_elses():
+    """Any object with its methods is one."""
+    offers, meeting = [None] * TWO, threading.Barrier(TWO)
+
+    def on(rank):
+        collectives, said = segue._runtime.Collectives.over(segue._runtime.Device.open("cpu:threads=1"), Threads(rank, offers, meeting), 1 << 20)
+        return collectives.rank, collectives.ranks, collectives.exchange("a greeting", f"from {rank}")
+
+    with ThreadPoolExecutor(TWO) as pool:
+        assert list(pool.map(on, range(TWO))) == [(rank, TWO, ["from 0", "from 1"]) for rank in range(TWO)]
+
+
+def test_a_transport_that_lacks_a_method_is_refused():
+    """It was taken for a rank that has failed, when it was missed in the midst of a step."""
+    class Less(Threads):
+        look = missed = property()
+
+    with pytest.raises(segue.InvalidArgumentError, match="lacks look, missed; it has the methods of segue.distributed.GroupTransport"):
+        segue._runtime.Collectives.over(segue._runtime.Device.open("cpu:threads=1"), Less(0, [None], threading.Barrier(1)), 1 << 20)
