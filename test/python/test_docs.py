@@ -155,10 +155,12 @@ def test_every_error_code_has_its_entry():
             assert row[3].strip() and row[4].strip(), line
     codes = set(re.findall(r'return "([A-Z_]+)";', (ROOT / "runtime" / "lib" / "Error.cpp").read_text())) - {"UNKNOWN"}
     enumerators = re.search(r"enum class ErrorCode \{(.*?)\};", (ROOT / "runtime/include/segue/runtime/Error.h").read_text(), re.S).group(1)
-    assert len(codes) == len(re.findall(r"^  (\w+),$", enumerators, re.M))
+    words = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in re.findall(r"^  (\w+),$", enumerators, re.M)}
+    assert words == codes, "the words of runtime/lib/Error.cpp are the names of Error.h"
     classes = {code: kind.__name__ for code, kind in errors._BY_CODE.items()}
-    assert set(said) == codes | set(classes)
-    assert {code: kind for code, kind in said.items() if kind} == classes
+    assert (codes | set(classes)) - set(said) == set(), "add a row for each to docs/errors.md, with cause and way out"
+    assert set(said) - (codes | set(classes)) == set(), "neither Error.cpp nor errors.py has these"
+    assert {code: kind for code, kind in said.items() if kind} == classes, "the class of a code is that of errors.py"
 
 
 def test_every_public_header_has_its_place():
