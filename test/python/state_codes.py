@@ -80,5 +80,12 @@ def rmsprop(p, g, states, step, lr, *, alpha=0.99, eps=1e-8, momentum=0.0):
     return p - lr * u, {"v": v, "u": u}
 
 
-#: The code of each state.
-CODES = {"m": SIGNED, "u": SIGNED, "v": SQUARE, "vmax": SQUARE}
+def adamax(p, g, states, step, lr, *, betas=(0.9, 0.999), eps=1e-8, decay=0.0):
+    g = g + decay * p
+    m = betas[0] * states["m"] + (1 - betas[0]) * g
+    largest = torch.maximum(betas[1] * states["largest"], g.abs() + eps)
+    return p - lr / (1 - betas[0] ** step) * m / largest, {"m": m, "largest": largest}
+
+
+#: The code of each state; None is for one that stays in f32 beside others.
+CODES = {"m": SIGNED, "u": SIGNED, "v": SQUARE, "vmax": SQUARE, "largest": None}
