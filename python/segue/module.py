@@ -21,7 +21,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import torch
 from torch import nn
@@ -87,13 +87,13 @@ class Program:
     def _forget(self) -> None:
         """Forgets what is made from the rest, and no copy has."""
         self._binaries: dict[tuple[str, str], _runtime.Binary] = {}
-        self._module: _runtime.Module | None = None
+        self._modules: dict[tuple[str, ...], _runtime.Module] = {}  # by the inputs that get no gradients
         self._weight_names: tuple[str, ...] | None = None
         self._making = threading.RLock()
-        self._is_verified = False
+        self.is_new = True  # until its first call
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_binaries", "_module", "_weight_names", "_making", "_is_verified")
+        made = ("_binaries", "_modules", "_weight_names", "_making", "is_new")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,26 +101,24 @@ class Program:
         self._forget()
 
     def verify(self, tensors: dict[str, Any], weights: "Weights") -> None:
-        """Compares the kernels with the reference interpreter, once; see `segue.verify`."""
-        if self._is_verified:
-            return
+        """Compares the kernels with the reference interpreter; see `segue.verify`."""
         names = (a.name for a in self.captured.arguments if a.role in ("parameter", "frozen"))
         verify.verify_values(self.captured.text, self.name, {**weights.named(names), **tensors},
                              training=self.captured.differentiable)
-        self._is_verified = True
 
-    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
+    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None,
+               without: tuple[str, ...] = ()) -> "_runtime.Binary":
         """The binary with this optimizer, with kernels for the device `on`, or for processors; made at the first call.
 
         `statistics` is "block" or "layer" where Selective Precision is to know these: backward then returns statistics of
-        their gradients, and forward is there block by block, too.
+        their gradients, and forward is there block by block, too. Backward computes no gradients of the inputs `without`.
         """
         target = _target_of(on)
-        key = (target, _optimizer_key(optimizer) + statistics)
+        key = (target, _optimizer_key(optimizer) + statistics + _key_of_inputs(without))
         with self._making:
             if key not in self._binaries:
                 if key not in self._bytes:
-                    self._bytes[key] = self._make(optimizer, statistics, target)
+                    self._bytes[key] = self._make(optimizer, statistics, target, without)
                 self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
             return self._binaries[key]
 
@@ -133,21 +131,34 @@ class Program:
         target = _target_of(on)
         return self._make(optimizer, "", f"x86-64-v3,x86-64-v4,{target}" if target.startswith("sm_") else "")
 
-    def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
-        """Forward, backward and inference; from a binary that is there already, if one is."""
+    def module(self, on: "_runtime.Device", optimizer: Optimizer | None, without: tuple[str, ...] | None = ()) -> "_runtime.Module":
+        """Forward, backward and inference; from a binary that is there already, if one is. Of the inputs `without` no gradients
+        are wanted; None: of nothing, so that each module serves."""
+        with self._making:
+            known = self._modules.get(without) if without is not None else next(iter(self._modules.values()), None)
+            return known if known is not None else self._make_module(on, optimizer, self._float_inputs() if without is None else without)
+
+    def _make_module(self, on: "_runtime.Device", optimizer: Optimizer | None, without: tuple[str, ...]) -> "_runtime.Module":
         if optimizer is not None and optimizer.in_backward:  # PyTorch wants gradients
             optimizer = None
-        with self._making:
-            if self._module is None:
-                made = [key for key in self._bytes  # a copy may come from elsewhere
-                        if key[0] == _target_of(on) and _gives_all_gradients(key[1])]
-                binary = next((binary for key, binary in self._binaries.items()
-                               if key[0] == _target_of(on) and _gives_all_gradients(key[1])), None)
-                if not binary and made:
-                    binary = self._binaries[made[0]] = _runtime.Binary.from_bytes(self._bytes[made[0]], self.name)
-                binary = binary or self.binary(optimizer, on=on)
-                self._module = _runtime.Module(on, binary, self.name)
-            return self._module
+        # One that computes all gradients serves, too; a copy may come from elsewhere.
+        made = [key for key in (*self._binaries, *self._bytes) if key[0] == _target_of(on) and _gives_gradients(key[1], without)]
+        if made:
+            key = max(made, key=lambda key: key[1].endswith(_key_of_inputs(without)))
+            if key not in self._binaries:
+                self._binaries[key] = _runtime.Binary.from_bytes(self._bytes[key], self.name)
+            binary = self._binaries[key]
+        else:
+            binary = self.binary(optimizer, on=on, without=without)
+        found = self._modules[without] = _runtime.Module(on, binary, self.name)
+        return found
+
+    def without_gradients(self, tensors: Mapping[str, Any]) -> tuple[str, ...]:
+        """The inputs of a call that autograd wants no gradients of, though they are floats."""
+        return tuple(name for name in self._float_inputs() if not getattr(tensors[name], "requires_grad", False))
+
+    def _float_inputs(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.captured.named("input") if a.dtype.is_floating_point)
 
     def weight_names(self, module: "_runtime.Module") -> tuple[str, ...]:
         """Parameters, then frozen values; kept, since every call asks."""
@@ -155,15 +166,16 @@ class Program:
             self._weight_names = tuple(v.name for v in (*module.parameters, *module.frozen))
         return self._weight_names
 
-    def _make(self, optimizer: Optimizer | Part | None, statistics: str, target: str) -> bytes:
+    def _make(self, optimizer: Optimizer | Part | None, statistics: str, target: str, without: tuple[str, ...] = ()) -> bytes:
         roles = {} if optimizer is None else optimizer.roles
         parameters = [a.name for a in self.captured.arguments if roles.get(a.name, a.role) == "parameter"]
         settings = optimizer.settings(parameters) if optimizer is not None else {}
+        has_gradients = self.captured.differentiable and bool(parameters or set(self._float_inputs()) - set(without))
         return compile_text(
-            self.captured.text_with(settings, roles), self.name, training=self.captured.differentiable,
+            self.captured.text_with(settings, roles, without), self.name, training=has_gradients,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
             stitch_hints=self.stitch_hints, frozen_storage=self.frozen_storage,
-            gradient_statistics=statistics if self.captured.differentiable else "", block_programs=bool(statistics),
+            gradient_statistics=statistics if has_gradients else "", block_programs=bool(statistics),
             target=target, l1_bytes=self.l1_bytes, ptxas=ptxas_for(self.cubin, target))
 
 
@@ -173,8 +185,9 @@ class LoadedProgram(Program):
     def __init__(self, binary: "_runtime.Binary", name: str):
         self.captured = None  # type: ignore[assignment]  # a file has no graph
         self.name = name
+        self.is_new = True
         self._loaded = binary
-        self._module = None
+        self._module: _runtime.Module | None = None
         self._weight_names = None
 
     def shapes(self) -> str:
@@ -185,7 +198,8 @@ class LoadedProgram(Program):
         raise InvalidArgumentError(f"{self.name} came from a file, which has no graph to interpret; "
                                    f"unset {verify.VARIABLE}, or compile the module again")
 
-    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None) -> "_runtime.Binary":
+    def binary(self, optimizer: Optimizer | Part | None, statistics: str = "", on: "_runtime.Device | None" = None,
+               without: tuple[str, ...] = ()) -> "_runtime.Binary":
         # The program that updates parameters: of its own, or backward.
         updating = next((p for p in self._loaded.programs if p.name in ("optimizer", "backward")
                          and any(v.role == "parameter" for v in p.outputs)), None)
@@ -196,10 +210,13 @@ class LoadedProgram(Program):
             optimizer.check_built(dict(self._loaded.options), [v.name for v in updating.outputs if v.role == "parameter"], self.name)
         return self._loaded
 
+    def without_gradients(self, tensors: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
     def made(self) -> list["_runtime.Binary"]:
         return [self._loaded]
 
-    def module(self, on: "_runtime.Device", optimizer: Optimizer | None) -> "_runtime.Module":
+    def module(self, on: "_runtime.Device", optimizer: Optimizer | None, without: tuple[str, ...] | None = ()) -> "_runtime.Module":
         if self._module is None:
             self._module = _runtime.Module(on, self._loaded, self.name)
         return self._module
@@ -208,12 +225,21 @@ class LoadedProgram(Program):
 #: Attributes that a compiled module has in common with the one that it was made of.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 #: Attributes that no copy takes over: they are shared with the source, or made by `Module._set_up`.
-_MADE = (*_SHARED, "_device", "_budget", "_selecting", "_state", "_signature", "_weights", "_variants", "_primary")
+_MADE = (*_SHARED, "_device", "_budget", "_selecting", "_state", "_signature", "_plain", "_weights", "_variants", "_primary")
 
 
-def _gives_all_gradients(optimizer_key: str) -> bool:
-    """Of a binary that was made with this optimizer, whether backward gives the gradient of each parameter."""
-    return not any(mark in optimizer_key for mark in ("in-backward", PART))
+#: Marks in the key of a binary the inputs that get no gradients.
+_WITHOUT = " without "
+
+
+def _key_of_inputs(without: tuple[str, ...]) -> str:
+    return _WITHOUT + repr(without) if without else ""
+
+
+def _gives_gradients(key: str, without: tuple[str, ...]) -> bool:
+    """Of a binary with this key, whether backward gives the gradients of each parameter, and of inputs other than `without`."""
+    optimizer, mark, inputs = key.partition(_WITHOUT)
+    return mark + inputs in ("", _key_of_inputs(without)) and not any(mark in optimizer for mark in ("in-backward", PART))
 
 
 def _optimizer_key(optimizer: Optimizer | Part | None) -> str:
@@ -273,6 +299,7 @@ class Module(nn.Module):
         self._selecting = threading.RLock()
         self._state = SourceState(self._source, number, last)
         self._signature = _inspect.signature(self._source.forward)
+        self._plain: dict[int, str] = {}  # calls that were made with so many tensors and nothing else, and the structure of these
         self._weights = Weights(self._source, self._state, self._device)
         self._variants: OrderedDict[Any, Program] = OrderedDict()
 
@@ -287,11 +314,14 @@ class Module(nn.Module):
         if self.bucketing is not None:
             args, kwargs, length = self.bucketing.pad(*positional(self._signature, args, kwargs))
         program, tensors, kind = self._select(args, kwargs)
-        if verify.enabled():
-            program.verify(tensors, self._weights)
-        module = program.module(self._device, self.optimizer)
+        if program.is_new:
+            if verify.enabled():
+                program.verify(tensors, self._weights)
+            program.is_new = False
+        takes_part = kind.startswith("torch") and torch.is_grad_enabled()
+        module = program.module(self._device, self.optimizer, program.without_gradients(tensors) if takes_part else None)
         named = self._weights.named(program.weight_names(module))
-        if any(t.is_cuda for t in named.values()) or any(isinstance(t, torch.Tensor) and t.is_cuda for t in tensors.values()):
+        if any(isinstance(t, torch.Tensor) and t.is_cuda for t in (*named.values(), *tensors.values())):
             require_on(self._device.name, (*tensors.items(), *named.items()), self.name, together=True)
             kind = "torch there" if kind == "torch" else kind  # of a scalar, which may lie on the CPU
         with Order(self._device) as order:
@@ -305,18 +335,28 @@ class Module(nn.Module):
 
     def _select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], str]:
         """The variant for a call, its input tensors by name, and the kind of the results."""
+        if self.precision is None:
+            return self._select_as_it_is(args, kwargs)
         with self._entered_precision():
             return self._select_as_it_is(args, kwargs)
 
     def _select_as_it_is(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Program, dict[str, Any], str]:
-        args, kwargs = positional(self._signature, args, kwargs)
-        flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
-        tensors = [x for x in flat if is_tensor(x)]
+        is_plain = not kwargs and all([type(x) is torch.Tensor for x in args])
+        structure = self._plain.get(len(args)) if is_plain else None
+        tensors: Sequence[Any] = args
+        if structure is not None:
+            described: tuple[Any, ...] = tuple([(x.shape, x.dtype) for x in args])
+        else:
+            args, kwargs = positional(self._signature, args, kwargs)
+            flat, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+            structure = str(spec)
+            described = tuple(describe(x) if is_tensor(x) else _constant(x) for x in flat)
+            tensors = [x for x in flat if is_tensor(x)]
+            if is_plain:  # binding, flattening and writing it down take longer than a small program
+                self._plain[len(args)] = structure
         with self._selecting:
             state = self._state.number()
-        key = (str(spec), tuple(describe(x) if is_tensor(x) else _constant(x) for x in flat),
-               tuple(m.training for m in self._state.members), self._weights.state(), Around.now(), state)
-        with self._selecting:
+            key = structure, described, tuple([m.training for m in self._state.members]), self._weights.state(), Around.now(), state
             program = self._variants.get(key)
             if program is None:
                 program = self._new_variant(key, args, kwargs)

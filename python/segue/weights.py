@@ -57,7 +57,7 @@ class Weights:
     def state(self) -> tuple[Any, ...]:
         """Returns what of the weights decides the variant: which are trained, their types, and which are one tensor under several names."""
         first: dict[int, int] = {}
-        return tuple((t.requires_grad, t.dtype, first.setdefault(id(t), place)) for place, t in enumerate(self._tensors()))
+        return tuple([(t.requires_grad, t.dtype, first.setdefault(id(t), place)) for place, t in enumerate(self._tensors())])
 
     def values(self, tensors: dict[str, torch.Tensor], order: Order) -> "Values":
         wrapped = {name: self.wrapped(name, tensor, order) for name, tensor in tensors.items()}

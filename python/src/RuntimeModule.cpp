@@ -163,6 +163,7 @@ static void bindTensor(nb::module_ &m) {
       .def("on_disk", &python::viewOnDisk)
       .def("item", &Tensor::item)
       .def("copy", [](const Tensor &t) { return copyTo(t.device(), t, TensorDesc(t.shape(), t.element())); })
+      .def("capsule", [](nb::handle self) { return python::capsuleOf(nb::cast<const Tensor &>(self), self); })
       .def("__dlpack_device__", [](const Tensor &) { return nb::make_tuple(1, 0); })
       .def("__dlpack__",
            [](nb::handle self, const nb::kwargs &options) {

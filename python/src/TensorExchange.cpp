@@ -218,6 +218,10 @@ nb::ndarray<nb::array_api> segue::python::exportTensor(const Tensor &given, nb::
   return viewOf(tensor, owner);
 }
 
+nb::object segue::python::capsuleOf(const Tensor &tensor, nb::handle owner) {
+  return nb::cast(nb::ndarray<>(exportTensor(tensor, owner).handle()));
+}
+
 std::pair<nb::ndarray<nb::array_api>, bool> segue::python::viewOnDisk(const Tensor &given) {
   Tensor tensor = given;
   const Layout &layout = given.desc().layout;

@@ -54,6 +54,9 @@ uint64_t outsideBytes(const Device &device);
 /// The tensor as an array over the same memory, kept alive by `owner`.
 nanobind::ndarray<nanobind::array_api> exportTensor(const Tensor &tensor, nanobind::handle owner);
 
+/// A DLPack capsule of the same: what `__dlpack__` gives, without the arguments and the object around it.
+nanobind::object capsuleOf(const Tensor &tensor, nanobind::handle owner);
+
 /// An array over the tensor's memory on the disk, which the system brings and drops by pages, and
 /// true; where the tensor is elsewhere, or in a form that strides do not show, over a copy
 /// on the device's disk, and false. Throws Unsupported for a device without a disk.

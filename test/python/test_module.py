@@ -111,6 +111,49 @@ def test_gradients_reach_parameters_and_inputs_and_accumulate():
         assert_close(p.grad, 2 * actual)
 
 
+def test_gradients_of_inputs_are_computed_for_those_that_require_them():
+    class Weighed(nn.Module):
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x, y, where):
+            return self.inner(x * y)[where]
+
+    net = Weighed()
+    x, y, where = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 3, 3])
+    compiled = segue.compile(net, (x, y, where))
+
+    def gradients(module, *wanted):
+        given = [t.clone().requires_grad_(name in wanted) for name, t in (("x", x), ("y", y))]
+        module.zero_grad()
+        module(*given, where).square().sum().backward()
+        return [t.grad for t in (*given, *module.parameters())]
+
+    programs = {}
+    for wanted in ((), ("x",), ("x", "y"), ()):
+        for ours, theirs in zip(gradients(compiled, *wanted), gradients(net, *wanted), strict=True):
+            assert (ours is None) == (theirs is None)
+            if theirs is not None:
+                assert_close(ours, theirs)
+        given = {name: t.clone().requires_grad_(name in wanted) for name, t in (("x", x), ("y", y))}
+        module = compiled._primary.module(compiled._device, None, compiled._primary.without_gradients({**given, "where": where}))
+        assert [name for name in ("x", "y", "inner.weight") if module.gives_gradient_of(name)] == [*wanted, "inner.weight"]
+        assert programs.setdefault(wanted, module) is module
+    assert len(compiled._variants) == 1  # one graph, and what is made of it for each
+    with torch.no_grad():
+        assert_close(compiled(x, y, where), net(x, y, where))
+    assert len(compiled._primary.made()) == 3
+
+    # A file serves whoever loads it, and without anything to train nothing is differentiated.
+    assert {v.of for p in compiled.binary.programs if p.name == "backward" for v in p.outputs} >= {"x", "y"}
+    net.requires_grad_(False)
+    assert_close(compiled(x, y, where), net(x, y, where))
+    assert not compiled._variants[list(compiled._variants)[-1]].module(compiled._device, None, ("x", "y")).has_backward
+    assert_close(gradients(compiled, "y")[1], gradients(net, "y")[1])
+
+
 @pytest.mark.parametrize("slices", [19, 23])
 def test_gradients_of_slices_written_one_by_one(slices):
     """Backward makes one kernel with a result per slice; each is zero but for its own, and may lie over an operand."""

@@ -201,7 +201,7 @@ class Segment:
 
     def _variant(self, numbers: Numbers) -> Variant | InPyTorch:
         """What runs these sizes; compiled now, if it is not there, unless others like it have come too often."""
-        key = tuple(sorted((str(s), n) for s, n in numbers.items()))
+        key = tuple(sorted((str(s), n) for s, n in numbers.items())) if numbers else ()
         if key in self._variants:
             self._variants.move_to_end(key)
             return self._variants[key]

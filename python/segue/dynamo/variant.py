@@ -58,9 +58,10 @@ class Variant:
 
     def forward(self, args: Flat) -> tuple[Flat, int]:
         """Results of the graph, and the bytes that the runtime keeps for backward."""
-        if verify.enabled() and self._unverified is not None:
-            verify.verify_values(self._unverified, self.name, {name: args[position] for position, name in self._inputs},
-                                 training=False)
+        if self._unverified is not None:  # at the first call
+            if verify.enabled():
+                verify.verify_values(self._unverified, self.name, {name: args[position] for position, name in self._inputs},
+                                     training=False)
             self._unverified = None
         with Order(self.device) as order:
             return self._forward(args, {name: self._wrap(position, args[position], order) for position, name in self._inputs})

@@ -73,6 +73,8 @@ class Around(NamedTuple):
 
     @classmethod
     def now(cls) -> "Around":
+        if not torch._C._is_any_autocast_enabled():
+            return cls()
         return cls(*(torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None for place in cls._fields))
 
     def of(self, place: str) -> torch.dtype | None:

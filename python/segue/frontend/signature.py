@@ -13,9 +13,10 @@ be checked, flattened and put together again without PyTorch's exporter.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence, cast
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple, Sequence, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -79,12 +80,16 @@ class Captured:
     def named(self, role: str) -> list[Argument]:
         return [a for a in self.arguments if a.role == role]
 
-    def text_with(self, settings: "Mapping[str, Settings]", roles: Mapping[str, str] = {}) -> str:
+    def text_with(self, settings: "Mapping[str, Settings]", roles: Mapping[str, str] = {}, without: Iterable[str] = ()) -> str:
         """The text with learning rates, weight decays and optimizers of their own on some parameters, by name.
 
-        `roles` are those, ``parameter`` or ``frozen``, that some have in the place of the one that they were captured with.
+        `roles` are those, ``parameter`` or ``frozen``, that some have in the place of the one that they were captured with. The inputs
+        `without` get no gradients.
         """
         text = self.text
+        for name in without:
+            attributes = port_attributes(name, "input")
+            text = text.replace(attributes, f"{attributes}, segue.requires_grad = false", 1)
         for name, role in roles.items():
             old = next(a.role for a in self.arguments if a.name == name)
             text = text.replace(port_attributes(name, old), port_attributes(name, role), 1)
@@ -130,9 +135,19 @@ class Structure:
 
     def unflatten(self, results: Sequence[object]) -> Any:
         leaves = [leaf.value if isinstance(leaf, Constant) else results[leaf] for leaf in self.result_leaves]
+        if self._is_leaf:
+            return leaves[0]
         return pytree.tree_unflatten(leaves, self.out_spec)
 
+    @functools.cached_property
+    def _is_leaf(self) -> bool:
+        return bool(self.out_spec.is_leaf())
+
     def input_names(self) -> list[str]:
+        return self._input_names
+
+    @functools.cached_property
+    def _input_names(self) -> list[str]:
         return [leaf for leaf in self.leaves if not isinstance(leaf, Constant)]
 
 
