@@ -136,7 +136,7 @@ class Program:
         are wanted; None: of nothing, so that each module serves."""
         with self._making:
             known = self._modules.get(without) if without is not None else next(iter(self._modules.values()), None)
-            return known if known is not None else self._make_module(on, optimizer, self._float_inputs() if without is None else without)
+            return known if known is not None else self._make_module(on, optimizer, self.float_inputs() if without is None else without)
 
     def _make_module(self, on: "_runtime.Device", optimizer: Optimizer | None, without: tuple[str, ...]) -> "_runtime.Module":
         if optimizer is not None and optimizer.in_backward:  # PyTorch wants gradients
@@ -155,9 +155,9 @@ class Program:
 
     def without_gradients(self, tensors: Mapping[str, Any]) -> tuple[str, ...]:
         """The inputs of a call that autograd wants no gradients of, though they are floats."""
-        return tuple(name for name in self._float_inputs() if not getattr(tensors[name], "requires_grad", False))
+        return tuple(name for name in self.float_inputs() if not getattr(tensors[name], "requires_grad", False))
 
-    def _float_inputs(self) -> tuple[str, ...]:
+    def float_inputs(self) -> tuple[str, ...]:
         return tuple(a.name for a in self.captured.named("input") if a.dtype.is_floating_point)
 
     def weight_names(self, module: "_runtime.Module") -> tuple[str, ...]:
@@ -170,7 +170,9 @@ class Program:
         roles = {} if optimizer is None else optimizer.roles
         parameters = [a.name for a in self.captured.arguments if roles.get(a.name, a.role) == "parameter"]
         settings = optimizer.settings(parameters) if optimizer is not None else {}
-        has_gradients = self.captured.differentiable and bool(parameters or set(self._float_inputs()) - set(without))
+        if optimizer is not None and not parameters:
+            without = ()  # a trainer of nothing, which says so itself
+        has_gradients = self.captured.differentiable and bool(parameters or set(self.float_inputs()) - set(without))
         return compile_text(
             self.captured.text_with(settings, roles, without), self.name, training=has_gradients,
             optimizer=optimizer.spec() if optimizer is not None and parameters else "none",
@@ -210,8 +212,8 @@ class LoadedProgram(Program):
             optimizer.check_built(dict(self._loaded.options), [v.name for v in updating.outputs if v.role == "parameter"], self.name)
         return self._loaded
 
-    def without_gradients(self, tensors: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
+    def float_inputs(self) -> tuple[str, ...]:
+        return ()  # what it computes gradients of is settled
 
     def made(self) -> list["_runtime.Binary"]:
         return [self._loaded]

@@ -305,8 +305,10 @@ class Trainer(Checkpoints, Figures, Parameters):
 
     def _binary(self, name: str, program: Program) -> "_runtime.Binary":
         """The binary of a program of the module `name`, as it trains now."""
+        # Inputs of one module are those of the batch, of which nobody wants gradients.
+        without = program.float_inputs() if len(self.modules) == 1 else ()
         if self._frozen is None or program.captured is None:
-            return program.binary(self.optimizer, self._statistics, self._device)
+            return program.binary(self.optimizer, self._statistics, self._device, without)
         known = {a.name: a.role for a in program.captured.arguments if a.role in ("parameter", "frozen")}
         roles, missed = {}, {}
         for info in self._session.parameters:
@@ -317,7 +319,7 @@ class Trainer(Checkpoints, Figures, Parameters):
                 if info.key in self._frozen.missed:
                     missed[own] = self._frozen.missed[info.key]
         part = Part(self.optimizer, roles, self._counts, missed) if roles or any(m for _, m in self._counts) else self.optimizer
-        return program.binary(part, self._statistics, self._device)
+        return program.binary(part, self._statistics, self._device, without)
 
     def _binaries(self) -> list[tuple[str, "_runtime.Binary"]]:
         return [(name, self._binary(name, module._primary)) for name, module in self.modules.items()]

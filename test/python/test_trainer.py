@@ -82,6 +82,18 @@ def test_optimizers_agree_with_torch(name, precision):
         assert_close(a, b, 1e-4 if precision == "f32" else 0.05, key)
 
 
+def test_gradients_of_a_batch_are_not_computed():
+    """Where there is one module, no other has given it its inputs."""
+    def given(trainer):
+        return [{v.of for p in binary.programs if p.name == "backward" for v in p.outputs if v.role == "gradient"} for _, binary in trainer._binaries()]
+
+    names = {name for name, _ in Regression().named_parameters()}
+    assert given(trainer_of(Regression())) == [names]
+    front, back, x = Front(), Back(), torch.zeros(8, 4)
+    both = segue.Trainer([segue.compile(front, x), segue.compile(back, (front(x).detach(), torch.zeros(8, 2)))], optimizer=segue.SGD(lr=0.1))
+    assert "x" in given(both)[0] and "z" in given(both)[1]
+
+
 def test_without_momentum_there_is_no_state(tmp_path):
     """Its bytes are not held, and a run goes on from its checkpoint to the bit."""
     model, batches = Regression(), data(6)
