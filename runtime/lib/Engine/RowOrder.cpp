@@ -8,8 +8,10 @@
 // A row becomes pairs of 64 bits: above, 32 bits of an element's key, as many as tell the
 // keys of this row apart; below, its place. No two pairs are equal, so any way to sort them
 // is a stable sort of the row. Many pairs are sorted by digits of their keys, the least
-// significant first. Of a part of the order, the first few are kept while the row is read; for
-// any other part, pairs that cannot belong to it go first, by the most significant digit.
+// significant first. Elements of a short row are counted: the number of one in the order is how
+// many others go before it. Of a part of the order, the first few are kept while the row is
+// read; for some more, the row is cut into pieces, and the least keys of these say what can
+// belong to it; for any other part, pairs that cannot go first, by the most significant digit.
 //
 // Keys of 64 bits that differ above and below what 32 bits hold, as 3 and 2^62 do, are sorted
 // by their upper bits first. Those that agree in these differ by less than 2^32, so they are
@@ -34,6 +36,8 @@ constexpr int64_t kFewPairs = 128;
 constexpr int64_t kManyPairs = 1 << 13;
 /// The first elements of an order, up to so many, are kept sorted while the row is read.
 constexpr int64_t kFirstFew = 16;
+/// The elements of a row of up to so many are counted.
+constexpr int64_t kShortRow = 32;
 /// Keys are made and looked at in pieces of so many, by instructions for several at once.
 constexpr int64_t kPiece = 64;
 
@@ -173,9 +177,11 @@ public:
 
   void write(int64_t first, int64_t count, int64_t *result, Pair *space) const {
     int64_t last = first + count, length = row_.length;
+    if (length <= kShortRow && 4 * last > length)
+      return writeCounted(first, last, result);
     if (last <= kFirstFew && last < length)
       return writeFirst(first, last, result);
-    if (8 * last + 256 <= length)
+    if (2 * kPiece * last <= length)
       return writeFirstSome(first, last, result, space);
     KeyWindow window = windowOf(length);
     forEachPiece(length, [&](const Key *keys, int64_t begin, int64_t end) {
@@ -305,29 +311,67 @@ private:
       result[i - first] = kept[size_t(i)].place;
   }
 
-  /// Writes number [first, last) of the order, of which there are some. Candidates are the least of what has been read:
-  /// once there are twice as many as wanted, half of them go, and what is no less than those that stay is no candidate.
+  /// Writes number [first, last) of the order, of which there are some. Of the `last` pieces whose least keys are the
+  /// least, each has an element that is not above the greatest of these keys: what is above it is no candidate. Once
+  /// there are twice as many candidates as wanted, half of them go, and what is no less than those that stay is none.
   void writeFirstSome(int64_t first, int64_t last, int64_t *result, Pair *space) const {
+    // Candidates and keys of pieces take less than half of the workspace: a row has more than 2000 elements here.
+    int64_t length = row_.length, pieces = length / kPiece, room = 2 * last + kPiece, count = 0;
     auto *candidates = reinterpret_cast<Candidate *>(space);
-    int64_t room = 2 * last + kPiece, count = 0;
-    Key limit = 0;
+    auto *leastKeys = reinterpret_cast<Key *>(candidates + room), *ordered = leastKeys + pieces;
+    forEachPiece(pieces * kPiece, [&](const Key *keys, int64_t begin, int64_t) {
+      Key least = ~Key(0);
+      for (int64_t i = 0; i < kPiece; ++i)
+        least = std::min(least, keys[i]);
+      leastKeys[begin / kPiece] = least;
+    });
+    std::copy_n(leastKeys, pieces, ordered);
+    std::nth_element(ordered, ordered + (last - 1), ordered + pieces);
+    Key most = ordered[last - 1];
     auto keepLeast = [&] {
       std::nth_element(candidates, candidates + (last - 1), candidates + count);
       count = last;
-      limit = candidates[last - 1].key;
     };
-    for (; count < room; ++count)
-      candidates[count] = {keyAt(count), uint32_t(count)};
-    keepLeast();
-    forEachBelow(limit, room, [&](Candidate candidate) {
-      candidates[count++] = candidate;
-      if (count == room)
+    for (int64_t begin = 0; begin < length; begin += kPiece) {
+      if (begin < pieces * kPiece && leastKeys[begin / kPiece] > most)
+        continue;
+      Key keys[kPiece];
+      int64_t left = std::min(kPiece, length - begin);
+      makeKeys(row_, begin, left, keys);
+      for (int64_t i = 0; i < left; ++i) {
+        if (keys[i] > most)
+          continue;
+        candidates[count++] = {keys[i], uint32_t(begin + i)};
+        if (count < room)
+          continue;
         keepLeast();
-    });
+        most = std::max<Key>(candidates[last - 1].key, 1) - 1;
+      }
+    }
     keepLeast();
     std::sort(candidates, candidates + last);
     for (int64_t i = first; i < last; ++i)
       result[i - first] = candidates[i].place;
+  }
+
+  /// Writes number [first, last) of the order of a short row.
+  void writeCounted(int64_t first, int64_t last, int64_t *result) const {
+    Key keys[kShortRow];
+    int32_t before[kShortRow] = {}; // how many go before each
+    int64_t length = row_.length;
+    makeKeys(row_, 0, length, keys);
+    for (int64_t i = 1; i < length; ++i) {
+      int32_t behind = 0;
+      for (int64_t j = 0; j < i; ++j) { // of two equal elements the first goes before
+        int32_t isBehind = keys[j] > keys[i];
+        before[j] += isBehind;
+        behind += isBehind;
+      }
+      before[i] = int32_t(i) - behind;
+    }
+    for (int64_t i = 0; i < length; ++i)
+      if (before[i] >= first && before[i] < last)
+        result[before[i] - first] = i;
   }
 
   const SortedRow &row_;

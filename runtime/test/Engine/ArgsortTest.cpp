@@ -27,15 +27,16 @@ static std::vector<int64_t> sorted(CpuEngine &engine, const SortCase &given) {
 }
 
 // Whole rows and parts of their order: the first few, one in the middle, most, the last. Lengths about where another way
-// is taken: few pairs, digits of 8 and of 11 bits, candidates.
+// is taken: elements that are counted, few pairs, digits of 8 and of 11 bits, candidates.
 TEST(Argsort, IsAStableSortOfEveryType) {
   for (ElementType type : allElementTypes)
     for (Elements elements : allElements)
-      for (int64_t length : {1, 2, 17, 127, 128, 1023, 1025, 8192}) {
+      for (int64_t length : {1, 2, 17, 32, 127, 128, 1023, 1025, 8192}) {
         CpuEngine engine{Threads(1)};
         for (bool descending : {false, true})
           for (auto [first, count] : {std::pair<int64_t, int64_t>{0, length}, {0, std::min<int64_t>(length, 5)},
-                                      {length / 2, 1}, {length / 7, length - length / 3}, {length - 1, 1}}) {
+                                      {length / 2, 1}, {length / 7, length - length / 3}, {length - 1, 1},
+                                      {0, std::min<int64_t>(length, 60)}, {3, length / 9}}) {
             if (first + count > length)
               continue;
             SortCase given(type, elements, 1, length, first, count, descending, 1);
