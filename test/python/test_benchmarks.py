@@ -48,6 +48,11 @@ def test_sorting():
     assert len(re.findall(r"^\| topk 50 \| \d+ x 50257 \| f32 \|(?: [\d.]+ \|){3}$", text, re.M)) == 2, text
 
 
+def test_pooling():
+    text = output(warm.python(), ROOT / "bench/engine/pooling.py", "--calls=1", "--only=3 x 3 by 2", "--size=8")
+    assert len(re.findall(r"^\| (?:max|mean) 3 x 3 by 2 \| 8 x 64 x 8 x 8 \| [a-z ]+ \| (?:forward|step) \|(?: [\d.]+ \|){3}$", text, re.M)) == 8, text
+
+
 def test_generation():
     text = output(warm.python(), ROOT / "bench/generate/run.py", "--config=T", "--length=24", "--tokens=6", "--rounds=1", "--profile")
     assert re.findall(r"^\| (segue|eager) \|(?: [\d.]+ \|){3} equal \|$", text, re.M) == ["segue", "eager"], text

@@ -165,6 +165,21 @@ unsigned KernelBuilder::addVariable(Value value, int64_t extent, size_t scope) {
   return variable;
 }
 
+std::optional<std::pair<unsigned, Value>> KernelBuilder::clampedIndex(const IndexExpr &index, int64_t extent) {
+  size_t scope = scopeOf(index);
+  if (gpu || scope == innermost())
+    return std::nullopt;
+  for (size_t at = 0; at <= scope; ++at)
+    if (auto known = scopes[at]->clamped.find({index, extent}); known != scopes[at]->clamped.end())
+      return known->second;
+  Value at = materialize(index, scope);
+  OpBuilder &b = scopes[scope]->builder;
+  // Unsigned: a negative index is too large.
+  Value inside = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, at, constantIndex(extent));
+  Value place = arith::SelectOp::create(b, loc, inside, at, constantIndex(0));
+  return scopes[scope]->clamped[{index, extent}] = {addVariable(place, extent, scope), inside};
+}
+
 Value KernelBuilder::choose(ArrayRef<KernelRead> operands, Type type,
                             function_ref<Value(OpBuilder &)> otherwise) {
   while (!operands.empty() && decide(plan.space, operands.front().guards) == Truth::No)

@@ -87,6 +87,23 @@ IndexExpr IndexSpace::divided(const IndexExpr &index, int64_t divisor, bool rema
   return IndexExpr::variable(entry->second);
 }
 
+std::optional<std::pair<IndexExpr, IndexExpr>> IndexSpace::separate(const IndexExpr &index, int64_t extent) const {
+  // index = extent * quotient + part, each term where it divides.
+  IndexExpr quotient, part;
+  for (const IndexExpr::Term &term : index.terms) {
+    quotient.add(term.variable, llvm::divideFloorSigned(term.coefficient, extent));
+    part.add(term.variable, llvm::mod(term.coefficient, extent));
+  }
+  part.offset = index.offset;
+  auto [least, greatest] = range(part);
+  int64_t carry = llvm::divideFloorSigned(least, extent);
+  if (llvm::divideFloorSigned(greatest, extent) != carry)
+    return std::nullopt;
+  quotient.offset = carry;
+  part.offset -= carry * extent;
+  return std::pair(quotient, part);
+}
+
 std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &index, ArrayRef<int64_t> shape) {
   SmallVector<IndexExpr> indices(shape.size());
   IndexExpr rest = index;
@@ -97,23 +114,14 @@ std::optional<SmallVector<IndexExpr>> IndexSpace::delinearize(const IndexExpr &i
       indices[dim] = rest;
       return indices;
     }
-    // index = extent * quotient + part, each term where it divides.
-    IndexExpr quotient, part;
-    for (const IndexExpr::Term &term : rest.terms) {
-      quotient.add(term.variable, llvm::divideFloorSigned(term.coefficient, extent));
-      part.add(term.variable, llvm::mod(term.coefficient, extent));
-    }
-    part.offset = rest.offset;
-    auto [least, greatest] = range(part);
-    int64_t carry = llvm::divideFloorSigned(least, extent);
-    if (llvm::divideFloorSigned(greatest, extent) == carry) {
-      quotient.offset = carry;
-      part.offset -= carry * extent;
-      indices[dim] = part;
-      rest = quotient;
+    if (auto separated = separate(rest, extent)) {
+      std::tie(rest, indices[dim]) = *separated;
       continue;
     }
-    for (const IndexExpr::Term &term : part.terms) {
+    for (IndexExpr::Term term : rest.terms) {
+      term.coefficient = llvm::mod(term.coefficient, extent);
+      if (term.coefficient == 0)
+        continue;
       const Variable &variable = variables[term.variable];
       // All of the loop is split, whichever segment of it is walked.
       int64_t factor = extent / term.coefficient;

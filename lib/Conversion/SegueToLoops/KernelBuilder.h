@@ -37,6 +37,8 @@ public:
     mlir::OpBuilder builder;
     std::map<std::pair<const void *, IndexExpr>, mlir::Value> elements;
     std::map<unsigned, mlir::Value> fallbacks;
+    /// By index and extent: the variable of an index that was brought inside, and whether it was there.
+    std::map<std::pair<IndexExpr, int64_t>, std::pair<unsigned, mlir::Value>> clamped;
     std::map<int64_t, mlir::Value> constants;
     /// True inside of a condition, out of which nothing may move.
     bool guarded = false;
@@ -55,6 +57,9 @@ public:
   mlir::Value checkedIndex(mlir::Value indices, const IndexExpr &at, int64_t rows, size_t scope);
   /// A variable of indices whose value was found in `scope`, below `extent`.
   unsigned addVariable(mlir::Value value, int64_t extent, size_t scope);
+  /// Brings `index` between 0 and `extent`. Returns the variable that it is there, and true, at run time, where it was
+  /// inside. Null where the innermost loop walks along it: its elements would lie apart.
+  std::optional<std::pair<unsigned, mlir::Value>> clampedIndex(const IndexExpr &index, int64_t extent);
   size_t scopeOf(mlir::Value value, const IndexExpr &index);
   mlir::Value materialize(const IndexExpr &index, size_t scope);
   mlir::Value constantIndex(int64_t value);

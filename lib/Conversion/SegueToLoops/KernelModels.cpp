@@ -181,48 +181,78 @@ static std::optional<SmallVector<KernelRead>> readsOfConcat(IndexSpace &space, C
   return operands;
 }
 
-static std::optional<SmallVector<KernelRead>> readsOfPad(IndexSpace &space, PadOp op, const IndexExpr &index) {
-  // Runs of dimensions: one that is not padded joins the one before it.
+namespace {
+/// The reads of a `pad`: dimensions as runs, where one that is not padded joins the one before it.
+class PaddedReads {
+public:
+  /// One run, and where in it an element lies.
   struct Run {
     int64_t extent, low, interior, high;
+    /// The elements of what joined it, which all numbers here count.
+    int64_t unit;
+    IndexExpr index;
     int64_t padded() const { return low + extent + (extent - 1) * interior + high; }
+    int64_t step() const { return interior + 1; }
+    Guard guard() const { return {index, low, low + (extent - 1) * step() + 1, step()}; }
   };
-  SmallVector<Run> runs;
-  for (auto [extent, low, interior, high] :
-       llvm::zip_equal(extentsOf(op.getInput()), op.getLow(), op.getInterior(), op.getHigh())) {
-    bool isPadded = low != 0 || high != 0 || (interior != 0 && extent > 1);
-    if (!runs.empty() && !isPadded && (runs.back().interior == 0 || extent == 1)) {
-      Run &before = runs.back();
-      before = {before.extent * extent, before.low * extent, before.interior, before.high * extent};
-      continue;
+
+  static std::optional<PaddedReads> of(IndexSpace &space, PadOp op, const IndexExpr &index) {
+    PaddedReads reads;
+    for (auto [extent, low, interior, high] :
+         llvm::zip_equal(extentsOf(op.getInput()), op.getLow(), op.getInterior(), op.getHigh())) {
+      bool isPadded = low != 0 || high != 0 || (interior != 0 && extent > 1);
+      if (!reads.runs.empty() && !isPadded && (reads.runs.back().interior == 0 || extent == 1)) {
+        Run &before = reads.runs.back();
+        before = {before.extent * extent, before.low * extent, before.interior, before.high * extent,
+                  before.unit * extent,   {}};
+        continue;
+      }
+      reads.runs.push_back({extent, low, interior, high, 1, {}});
     }
-    runs.push_back({extent, low, interior, high});
+    auto indices = space.delinearize(
+        index, llvm::map_to_vector(reads.runs, [](const Run &run) { return run.padded(); }));
+    if (!indices)
+      return std::nullopt;
+    for (auto [run, at] : llvm::zip_equal(reads.runs, *indices))
+      run.index = at;
+    return reads;
   }
-  SmallVector<int64_t> padded;
-  for (const Run &run : runs)
-    padded.push_back(run.padded());
-  auto indices = space.delinearize(index, padded);
-  if (!indices)
+
+  /// The read of `op`. Of each run, `place` may say where in the operand it is read: then it has no guard.
+  KernelRead read(IndexSpace &space, PadOp op, function_ref<std::optional<IndexExpr>(const Run &)> place) const {
+    KernelRead read{op.getInput(), {}, {}};
+    int64_t stride = 1;
+    for (const Run &run : llvm::reverse(runs)) {
+      std::optional<IndexExpr> at = run.padded() == run.extent ? run.index : place(run);
+      if (!at) {
+        read.guards.push_back(run.guard());
+        at = run.index;
+        at->offset -= run.low;
+        at = run.step() == 1 ? *at : space.quotient(*at, run.step());
+      }
+      read.index.add(*at, stride);
+      stride *= run.extent;
+    }
+    return read;
+  }
+
+private:
+  SmallVector<Run> runs;
+};
+} // namespace
+
+static std::optional<SmallVector<KernelRead>> readsOfPad(IndexSpace &space, PadOp op, const IndexExpr &index) {
+  auto reads = PaddedReads::of(space, op, index);
+  if (!reads)
     return std::nullopt;
-  KernelRead operand{op.getInput(), {}, {}};
-  int64_t stride = 1;
-  for (size_t at = runs.size(); at-- > 0;) {
-    const Run &run = runs[at];
-    int64_t step = run.interior + 1;
-    IndexExpr inner = (*indices)[at];
-    if (run.padded() != run.extent)
-      operand.guards.push_back({inner, run.low, run.low + (run.extent - 1) * step + 1, step});
-    inner.offset -= run.low;
-    operand.index.add(step == 1 ? inner : space.quotient(inner, step), stride);
-    stride *= run.extent;
-  }
-  return SmallVector<KernelRead>{operand};
+  return SmallVector<KernelRead>{reads->read(space, op, [](const PaddedReads::Run &) { return std::nullopt; })};
 }
 
 namespace {
-/// `pad` and `concat`: each operand gives a part of the result.
-template <typename OpTy, std::optional<SmallVector<KernelRead>> (*readsOf)(IndexSpace &, OpTy, const IndexExpr &)>
-struct PartsModel : KernelModel<PartsModel<OpTy, readsOf>, OpTy> {
+/// What `pad` and `concat` have in common: each operand gives a part of the result.
+template <typename Model, typename OpTy,
+          std::optional<SmallVector<KernelRead>> (*readsOf)(IndexSpace &, OpTy, const IndexExpr &)>
+struct PartsModel : KernelModel<Model, OpTy> {
   KernelRole getKernelRole(Operation *) const { return KernelRole::Member; }
   OperandAccess getOperandAccess(Operation *, unsigned) const { return OperandAccess::Part; }
   bool getKernelReads(Operation *op, IndexSpace &space, const IndexExpr &index,
@@ -232,22 +262,62 @@ struct PartsModel : KernelModel<PartsModel<OpTy, readsOf>, OpTy> {
       llvm::append_range(reads, *parts);
     return parts.has_value();
   }
+};
+
+struct ConcatModel : PartsModel<ConcatModel, ConcatOp, readsOfConcat> {
   Value buildElement(Operation *op, KernelBuilder &kernel, const IndexExpr &index, size_t scope) const {
-    auto parts = readsOf(kernel.getSpace(), cast<OpTy>(op), index);
+    auto parts = readsOfConcat(kernel.getSpace(), cast<ConcatOp>(op), index);
     if (!parts) {
       kernel.fail();
       return {};
     }
     Type type = computeType(elementOf(op->getResult(0)));
-    return kernel.chosenElement(*parts, type, scope, [&](OpBuilder &b) -> Value {
-      // An element that is of no operand has the value that `pad` gives. The parts of `concat` leave no such element.
-      auto value = op->getAttrOfType<TypedAttr>("value");
-      if (!value)
-        value = cast<TypedAttr>(b.getZeroAttr(type));
-      else if (auto number = dyn_cast<FloatAttr>(value))
+    return kernel.chosenElement(*parts, type, scope, [&](OpBuilder &b) -> Value { // no element is of no operand
+      return arith::ConstantOp::create(b, kernel.getLoc(), cast<TypedAttr>(b.getZeroAttr(type)));
+    });
+  }
+};
+
+struct PadModel : PartsModel<PadModel, PadOp, readsOfPad> {
+  Value buildElement(Operation *base, KernelBuilder &kernel, const IndexExpr &index, size_t scope) const {
+    auto op = cast<PadOp>(base);
+    auto reads = PaddedReads::of(kernel.getSpace(), op, index);
+    if (!reads) {
+      kernel.fail();
+      return {};
+    }
+    Type type = computeType(elementOf(op.getResult()));
+    auto padding = [&](OpBuilder &b) -> Value {
+      auto value = cast<TypedAttr>(op.getValue());
+      if (auto number = dyn_cast<FloatAttr>(value))
         value = b.getFloatAttr(type, number.getValueAsDouble());
       return arith::ConstantOp::create(b, kernel.getLoc(), value);
+    };
+    // Around the operand an element of it is read all the same, and not taken, where an outer loop says so: a branch in
+    // the innermost loop would keep that from several elements at once. Where there is more padding than operand, most
+    // of the reads would be in vain.
+    SmallVector<Value> inside;
+    KernelRead read = reads->read(kernel.getSpace(), op, [&](const PaddedReads::Run &run) -> std::optional<IndexExpr> {
+      if (run.interior || 2 * run.extent < run.padded() || decide(kernel.getSpace(), run.guard()) != Truth::Runtime)
+        return std::nullopt;
+      auto separated = kernel.getSpace().separate(run.index, run.unit);
+      if (!separated)
+        return std::nullopt;
+      auto [at, rest] = *separated;
+      at.offset -= run.low / run.unit;
+      auto clamped = kernel.clampedIndex(at, run.extent / run.unit);
+      if (!clamped)
+        return std::nullopt;
+      inside.push_back(clamped->second);
+      rest.add(clamped->first, run.unit);
+      return rest;
     });
+    Value value = kernel.chosenElement(read, type, scope, padding);
+    for (Value condition : inside)
+      if (value)
+        value = arith::SelectOp::create(kernel.builderOf(scope), kernel.getLoc(), condition, value,
+                                        padding(kernel.front()));
+    return value;
   }
 };
 
@@ -288,8 +358,8 @@ void segue::registerKernelModels(DialectRegistry &registry) {
     ViewModel<BroadcastOp>::attach(context);
     ViewModel<SliceOp>::attach(context);
     GatherModel::attach(context);
-    PartsModel<PadOp, readsOfPad>::attach(context);
-    PartsModel<ConcatOp, readsOfConcat>::attach(context);
+    PadModel::attach(context);
+    ConcatModel::attach(context);
     ReduceModel::attach(context);
     attachOwnLoops(context);
   });

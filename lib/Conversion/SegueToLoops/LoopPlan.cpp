@@ -143,10 +143,13 @@ bool LoopPlan::visit(Value value, const IndexExpr &index) {
         continue;
       auto [variable, coefficient] = guard.index.terms.front();
       bool isColumn = llvm::any_of(columnLoops, [&, v = variable](const Loop &loop) { return loop.variable == v; });
-      if (form == Form::Threads || flat || !isColumn || coefficient != 1)
+      if (form == Form::Threads || flat || !isColumn || coefficient < 1)
         continue;
-      for (int64_t edge : {guard.low - guard.index.offset, guard.high - guard.index.offset})
-        if (edge > space[variable].low && edge < space[variable].high)
+      if (coefficient != 1 && columnLoops.back().variable != variable)
+        continue; // a test before the innermost loop (PadOp)
+      for (int64_t distance : {guard.low - guard.index.offset, guard.high - guard.index.offset})
+        if (int64_t edge = llvm::divideCeilSigned(distance, coefficient);
+            edge > space[variable].low && edge < space[variable].high)
           wantedBounds[variable].insert(edge);
     }
   if (!wantedBounds.empty())

@@ -78,6 +78,10 @@ public:
   /// Returns the least and the greatest value.
   std::pair<int64_t, int64_t> range(const IndexExpr &index) const;
 
+  /// Returns `index` as extent * first + second, where second is at least 0 and less than `extent`. Nothing where no such
+  /// sums of variables are known.
+  std::optional<std::pair<IndexExpr, IndexExpr>> separate(const IndexExpr &index, int64_t extent) const;
+
   /// Takes a flat index of a value of `shape` apart into one index per
   /// dimension. Nothing if a split is wanted: see `wantedSplit`.
   std::optional<llvm::SmallVector<IndexExpr>> delinearize(const IndexExpr &index, llvm::ArrayRef<int64_t> shape);

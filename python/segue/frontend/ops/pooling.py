@@ -83,19 +83,20 @@ def _slices(b: NodeBuilder, x: Value, pool: _Pool) -> list[Value]:
 
 
 def _places(b: NodeBuilder, x: Value, dims: int) -> Value:
-    """Where each element is in the flattened image."""
+    """Where each element is in the flattened image; in 32 bits, if that does, as elements are."""
     image = x.shape[-dims:]
-    return b.broadcast_to(b.reshape(b.iota(0, (math.prod(image),)), image), x.shape)
+    count = math.prod(image)
+    return b.broadcast_to(b.reshape(b.iota(0, (count,), torch.int32 if count < 1 << 31 else torch.int64), image), x.shape)
 
 
-def _larger(b: NodeBuilder, x: Value, place: Value | None, value: Value,
-            at: Value | None) -> tuple[Value, Value | None]:
+def _larger(b: NodeBuilder, x: Value, place: Value | None, value: Value, at: Value | None,
+            is_padded: bool = False) -> tuple[Value, Value | None]:
     """The larger of two elements and its place: the first of equal ones, and the last NaN."""
     better = b.binary("or", b.compare("gt", value, x), b.compare("ne", value, value))
-    if place is not None and at is not None:  # what is added around the image is never the place, even of minus infinities
-        outside = b.binary("and", b.compare("lt", place, b.constant(0, (), torch.int64)),
-                           b.compare("ge", at, b.constant(0, (), torch.int64)))
-        better = b.binary("or", better, outside)
+    if place is not None and at is not None:
+        if is_padded:  # what is added around the image is never the place, even of minus infinities
+            none = b.constant(0, (), place.dtype)
+            better = b.binary("or", better, b.binary("and", b.compare("lt", place, none), b.compare("ge", at, none)))
         place = b.select(better, at, place)
     return b.select(better, value, x), place
 
@@ -111,8 +112,8 @@ def _maxima(b: NodeBuilder, x: Value, pools: Sequence[_Pool], places: bool) -> t
             found = _slices(b, _padded(b, place, pool, -1), pool)
         x, place = values[0], found[0]
         for value, at in zip(values[1:], found[1:]):
-            x, place = _larger(b, x, place, value, at)
-    return x, place
+            x, place = _larger(b, x, place, value, at, any(p.padded != p.extent for p in pools))
+    return x, None if place is None else b.cast(place, torch.int64)
 
 
 @lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
@@ -248,7 +249,7 @@ def adaptive_max_pool(b: NodeBuilder, x: Value, output_size: Sequence[int]) -> l
             found.append(best)
         x, places = b.concat([value for value, _ in found], dim), [at for _, at in found if at is not None]
         place = b.concat(places, dim) if places else None
-    return [x, place]
+    return [x, None if place is None else b.cast(place, torch.int64)]
 
 
 @lowers("aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default")
