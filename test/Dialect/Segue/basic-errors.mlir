@@ -1051,6 +1051,55 @@ module @kernels {
 
 // -----
 
+func.func @launch_c4_operand(%x: tensor<4xi64>) {
+  // expected-error @below {{'segue.launch' op operand 0 is 'tensor<4xi64>', but argument 0 of `k` is 'memref<?xf32>'}}
+  %0 = segue.launch @k(%x) range 4 grain 1 : (tensor<4xi64>) -> tensor<4xf32>
+  return
+}
+module @kernels {
+  // expected-note @below {{kernel defined here}}
+  func.func private @k(memref<?xf32>, memref<?xf32>, index, index) -> i64
+}
+
+// -----
+
+func.func @launch_c4_elements(%x: tensor<4xf32>) {
+  // expected-error @below {{'segue.launch' op result 0 is 'tensor<5xf32>', but argument 1 of `k` is 'memref<4xf32>'}}
+  %0 = segue.launch @k(%x) range 4 grain 1 : (tensor<4xf32>) -> tensor<5xf32>
+  return
+}
+module @kernels {
+  // expected-note @below {{kernel defined here}}
+  func.func private @k(memref<?xf32>, memref<4xf32>, index, index) -> i64
+}
+
+// -----
+
+// A truth value is a byte in memory.
+func.func @launch_c4_truth(%x: tensor<4xi1>) {
+  // expected-error @below {{'segue.launch' op gives begin and end of its range as index, but argument 3 of `k` is 'i64'}}
+  %0 = segue.launch @k(%x) range 4 grain 1 : (tensor<4xi1>) -> tensor<4xi1>
+  return
+}
+module @kernels {
+  // expected-note @below {{kernel defined here}}
+  func.func private @k(memref<?xi8>, memref<?xi8>, index, i64) -> i64
+}
+
+// -----
+
+func.func @launch_c4_status(%x: tensor<4xf32>) {
+  // expected-error @below {{'segue.launch' op needs a kernel that returns an i64, but `k` returns ()}}
+  %0 = segue.launch @k(%x) range 4 grain 1 : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+module @kernels {
+  // expected-note @below {{kernel defined here}}
+  func.func private @k(memref<?xf32>, memref<?xf32>, index, index)
+}
+
+// -----
+
 func.func @launch_c2_odd(%x: tensor<4xf32>) {
   // expected-error @below {{'segue.launch' op `inPlace` [0] must hold pairs of an operand and a result}}
   %0 = segue.launch @k(%x) range 4 grain 1 {inPlace = array<i64: 0>} : (tensor<4xf32>) -> tensor<4xf32>

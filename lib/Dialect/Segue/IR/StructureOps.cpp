@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Checks.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
@@ -101,6 +102,41 @@ LogicalResult LaunchOp::verify() {
   return success();
 }
 
+/// Verifies that a kernel that is not lowered yet takes buffers of what a launch gives it and wants of it.
+static LogicalResult verifyKernelTypes(LaunchOp launch, FunctionOpInterface kernel) {
+  auto wrong = [&](const Twine &what, unsigned argument) {
+    InFlightDiagnostic diag = launch.emitOpError() << what << ", but argument " << argument << " of `" << launch.getKernel()
+                                                   << "` is " << kernel.getArgumentTypes()[argument];
+    diag.attachNote(kernel->getLoc()) << "kernel defined here";
+    return diag;
+  };
+  unsigned inputs = launch.getInputs().size(), buffers = inputs + launch.getNumResults();
+  for (unsigned i = 0; i < buffers; ++i) { // C4
+    bool isInput = i < inputs;
+    auto value = cast<RankedTensorType>(isInput ? launch.getInputs()[i].getType() : launch.getResult(i - inputs).getType());
+    Type element = value.getElementType();
+    if (element.isInteger(1)) // a byte in memory
+      element = IntegerType::get(launch.getContext(), 8);
+    auto buffer = dyn_cast<MemRefType>(kernel.getArgumentTypes()[i]);
+    bool fits = buffer && buffer.getElementType() == element &&
+                (!buffer.hasStaticShape() || buffer.getNumElements() == value.getNumElements());
+    if (!fits) {
+      std::string what;
+      llvm::raw_string_ostream(what) << (isInput ? "operand " : "result ") << (isInput ? i : i - inputs) << " is '" << value << "'";
+      return wrong(what, i);
+    }
+  }
+  for (unsigned i : {buffers, buffers + 1}) // C4
+    if (!kernel.getArgumentTypes()[i].isIndex())
+      return wrong("gives begin and end of its range as index", i);
+  if (kernel.getResultTypes().size() != 1 || !kernel.getResultTypes()[0].isInteger(64)) // C4
+    return (launch.emitOpError() << "needs a kernel that returns an i64, but `" << launch.getKernel() << "` returns ("
+                                 << kernel.getResultTypes() << ")")
+               .attachNote(kernel->getLoc())
+           << "kernel defined here";
+  return success();
+}
+
 LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
   auto kernels = symbolTable.lookupNearestSymbolFrom<ModuleOp>(*this, StringAttr::get(getContext(), "kernels"));
   if (!kernels) // C1
@@ -116,5 +152,7 @@ LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbolTable) {
                           << function.getNumArguments())
                .attachNote(function->getLoc())
            << "kernel defined here";
-  return success();
+  if (isa<func::FuncOp>(kernel))
+    return verifyKernelTypes(*this, function);
+  return success(); // lowered: pointers, which say nothing of what they lead to
 }

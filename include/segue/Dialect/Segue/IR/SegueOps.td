@@ -712,6 +712,8 @@ def Segue_LaunchOp : Segue_Op<"launch", [Pure, DeclareOpInterfaceMethods<SymbolU
     Constraints: (C1) the symbol exists, and the function takes two arguments
     more than there are operands and results. (C2) `inPlace` holds pairs of an
     operand and a result with one element type and as many elements. (C3) `range` and `grain` are at least 1.
+    (C4) each buffer has the element type of its operand or result (`i8` for `i1`) and, where its size is static, as
+    many elements; begin and end are `index`, and the kernel returns an `i64`.
 
     Example: `%y = segue.launch @k(%x) range 4 grain 1 : (tensor<4xf32>) -> tensor<4xf32>`
   }];
