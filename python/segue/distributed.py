@@ -22,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+import queue
 import re
 import sys
 import threading
@@ -96,15 +97,37 @@ class GroupTransport:
         self._roll_call.meet(self.seconds)
         # Not by `new_group`, whose names depend on what other groups a rank is in, and which `destroy_process_group` ends. Gloo's own timeout comes
         # after ours, which says more.
-        try:
-            self._group: Any = dist.ProcessGroupGloo(
-                dist.PrefixStore(f"{prefix}/gloo", store),  # type: ignore[attr-defined]  # public, and left out of __all__
-                self.rank, self.ranks, timedelta(seconds=self.seconds + 30))
-        except RuntimeError as error:
-            why = self._roll_call.publish(self._roll_call.cause("when connections were made", _short(error)))
-            raise RankFailedError(f"RANK_FAILED: {why}") from None
+        self._group: Any = self._connect(store_of(given), prefix)
         if lacking := self._roll_call.connected(self.seconds):
             raise RankFailedError(f"RANK_FAILED: {self._end(lacking)}")
+
+    def _connect(self, store: Any, prefix: str) -> Any:
+        """Has gloo make its connections. `store` is a connection of their own: gloo waits in it for each rank, whatever has become of that.
+
+        So a thread waits there, and this one looks at the others; the thread of a wait that is in vain ends by gloo's timeout.
+        """
+        made: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def connect() -> None:
+            try:
+                made.put(dist.ProcessGroupGloo(
+                    dist.PrefixStore(f"{prefix}/gloo", store),  # type: ignore[attr-defined]  # public, and left out of __all__
+                    self.rank, self.ranks, timedelta(seconds=self.seconds + 30)))
+            except RuntimeError as error:
+                made.put(error)
+
+        threading.Thread(target=connect, name="segue connections", daemon=True).start()
+        found: Any = None
+        while found is None:
+            try:
+                found = made.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if why := self._roll_call.look():
+                    raise RankFailedError(f"RANK_FAILED: {self._roll_call.publish(why)}") from None
+        if isinstance(found, RuntimeError):
+            why = self._roll_call.publish(self._roll_call.cause("when connections were made", _short(found)))
+            raise RankFailedError(f"RANK_FAILED: {why}") from None
+        return found
 
     # --- calls ------------------------------------------------------------------------------
 

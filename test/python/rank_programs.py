@@ -669,10 +669,12 @@ def ends(how):
 
 
 def connects(how):
-    """How long a transport takes whose connections take rank 1 another 0.4 seconds, cannot be made there, or end its process; and what it raises."""
+    """How long a transport takes whose connections take rank 1 another 0.4 seconds, cannot be made there, or end its process before or after; and what it raises."""
     make = dist.ProcessGroupGloo
 
     def slowly(*arguments):
+        if how == "dies before":
+            os.kill(os.getpid(), signal.SIGKILL)
         made = make(*arguments)
         time.sleep(0.4)
         if how == "fails":
