@@ -24,11 +24,13 @@ static void addCleanup(OpPassManager &pm) {
 
 /// Takes `setting` out of the settings of an optimizer: true if it is set.
 static bool take(StringRef setting, SmallVectorImpl<StringRef> &keys, std::string &error) {
-  bool isSet = false;
+  bool isSet = false, isGiven = false;
   llvm::erase_if(keys, [&](StringRef key) {
     auto [name, value] = key.split('=');
     if (name != setting)
       return false;
+    if (std::exchange(isGiven, true))
+      error = ("an optimizer was given " + setting + " twice").str();
     isSet = value == "true" || value == "1" || value.empty();
     if (!isSet && value != "false" && value != "0")
       error = (setting + " of an optimizer is true or false, not \"" + value + "\"").str();

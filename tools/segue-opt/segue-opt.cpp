@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "RepeatedPassOption.h"
 #include "../MlirInput.h"
 #include "../MlirOutput.h"
 #include "../ShortDiagnostics.h"
@@ -46,6 +47,10 @@ int main(int argc, char **argv) {
   mlir::registerAllPasses();
   segue::registerAllSegue(registry);
   segue::registerAllSeguePasses();
+  if (std::string what = segue::tool::repeatedPassOption(argc, argv); !what.empty()) {
+    llvm::errs() << "segue-opt: " << what << "\n";
+    return 1;
+  }
   return segue::tool::withOutputFile(argc, argv, [&](int count, char **arguments) {
     return succeeded(optimize(count, arguments, registry));
   });

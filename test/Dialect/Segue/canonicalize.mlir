@@ -390,6 +390,61 @@ func.func @join_some_pads(%a: tensor<2xf32>, %b: tensor<3xf32>) -> tensor<8xf32>
   return %2 : tensor<8xf32>
 }
 
+// Boxes that come in any order, as long as they leave no gap in the end: no addition but the last sees that.
+// CHECK-LABEL: func.func @join_scattered_pads
+// CHECK-SAME: (%[[A:.*]]: tensor<2xf32>, %[[B:.*]]: tensor<2xf32>, %[[C:.*]]: tensor<2xf32>, %[[D:.*]]: tensor<2xf32>)
+// CHECK-NEXT: %[[J:.*]] = segue.concat %[[A]], %[[B]], %[[C]], %[[D]] dim 0
+// CHECK-NEXT: return %[[J]]
+func.func @join_scattered_pads(%a: tensor<2xf32>, %b: tensor<2xf32>, %c: tensor<2xf32>, %d: tensor<2xf32>) -> tensor<8xf32> {
+  %0 = segue.pad %a low [0] high [6] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<8xf32>
+  %1 = segue.pad %b low [2] high [4] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<8xf32>
+  %2 = segue.pad %c low [4] high [2] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<8xf32>
+  %3 = segue.pad %d low [6] high [0] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<8xf32>
+  %4 = segue.add %0, %2 : tensor<8xf32>
+  %5 = segue.add %1, %3 : tensor<8xf32>
+  %6 = segue.add %4, %5 : tensor<8xf32>
+  return %6 : tensor<8xf32>
+}
+
+// A sum within another that is joined while the other is not: something else is added, or a box that overlaps.
+// CHECK-LABEL: func.func @join_within_a_sum
+// CHECK: %[[J:.*]] = segue.concat %arg0, %arg0 dim 0
+// CHECK-NEXT: %[[Y:.*]] = segue.add %[[J]], %arg1
+// CHECK-NEXT: %[[S:.*]] = segue.add %[[Y]], %arg1
+// CHECK: %[[O:.*]] = segue.pad %arg0 low [1] high [1]
+// CHECK: %[[K:.*]] = segue.concat %arg0, %arg0 dim 0
+// CHECK-NEXT: %[[T:.*]] = segue.add %[[K]], %[[O]]
+// CHECK-NEXT: return %[[S]], %[[T]]
+func.func @join_within_a_sum(%a: tensor<2xf32>, %y: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = segue.pad %a low [0] high [2] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<4xf32>
+  %1 = segue.pad %a low [2] high [0] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<4xf32>
+  %2 = segue.add %0, %1 : tensor<4xf32>
+  %3 = segue.add %2, %y : tensor<4xf32>
+  %9 = segue.add %3, %y : tensor<4xf32>
+  %4 = segue.pad %a low [1] high [1] interior [0] value 0.0 : f32 : tensor<2xf32> -> tensor<4xf32>
+  %5 = segue.add %1, %0 : tensor<4xf32>
+  %6 = segue.add %5, %4 : tensor<4xf32>
+  return %9, %6 : tensor<4xf32>, tensor<4xf32>
+}
+
+// What takes the place of an op is of the block of that op; a slice of slices is of the block of the first.
+// CHECK-LABEL: func.func @joined_in_their_block
+// CHECK: segue.concat %arg0, %arg0 dim 0 {segue.block = "h.1"}
+// CHECK-NEXT: segue.pad %{{.*}} {segue.block = "h.1"}
+// CHECK-NEXT: segue.slice %arg1 [0] to [4] by [1] {segue.block = "h.2"}
+// CHECK-NEXT: segue.reshape %arg2 {segue.block = "h.3", segue.update = "w"}
+func.func @joined_in_their_block(%a: tensor<2xf32>, %x: tensor<8xf32>, %u: tensor<2x1xf32>)
+    -> (tensor<5xf32>, tensor<4xf32>, tensor<2xf32>) {
+  %0 = segue.pad %a low [0] high [3] interior [0] value 0.0 : f32 {segue.block = "h.0"} : tensor<2xf32> -> tensor<5xf32>
+  %1 = segue.pad %a low [2] high [1] interior [0] value 0.0 : f32 {segue.block = "h.0"} : tensor<2xf32> -> tensor<5xf32>
+  %2 = segue.add %0, %1 {segue.block = "h.1"} : tensor<5xf32>
+  %3 = segue.slice %x [0] to [2] by [1] {segue.block = "h.2"} : tensor<8xf32> -> tensor<2xf32>
+  %4 = segue.slice %x [2] to [4] by [1] {segue.block = "h.3"} : tensor<8xf32> -> tensor<2xf32>
+  %5 = segue.concat %3, %4 dim 0 {segue.block = "h.3"} : tensor<2xf32>, tensor<2xf32> -> tensor<4xf32>
+  %6 = segue.reduce sum %u dims [1] {segue.block = "h.3", segue.update = "w"} : tensor<2x1xf32> -> tensor<2xf32>
+  return %2, %5, %6 : tensor<5xf32>, tensor<4xf32>, tensor<2xf32>
+}
+
 // Boxes that overlap, pads that are not zero, and boxes along two dimensions
 // are added.
 // CHECK-LABEL: func.func @pads_not_joined

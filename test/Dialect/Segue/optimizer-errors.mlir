@@ -9,6 +9,10 @@
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamw:state-bits=4 2>&1 | FileCheck %s --check-prefix=BITS
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=sgd:state-bits=8 2>&1 | FileCheck %s --check-prefix=CODES
 // RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamx 2>&1 | FileCheck %s --check-prefix=KIND
+// RUN: not segue-opt %s --split-input-file --segue-optimizer=optimizer=adamw:decay=0.1,decay=0.2 2>&1 | FileCheck %s --check-prefix=TWICE
+// RUN: not segue-opt %s --split-input-file --segue-training-pipeline=optimizer=adamw:in-backward=1,in-backward=0 2>&1 | FileCheck %s --check-prefix=PLACE
+// RUN: not segue-opt %s --segue-optimizer="optimizer=adamw optimizer=sgd" 2>&1 | FileCheck %s --check-prefix=OPTION
+// RUN: not segue-opt %s --pass-pipeline='builtin.module(func.func(canonicalize{max-iterations=1}),segue-optimizer{optimizer=adamw:eps=1 optimizer=sgd})' 2>&1 | FileCheck %s --check-prefix=OPTION
 
 // BETA: `segue-optimizer` was given beta1 = 1.0; it must be in [0, 1)
 // DECAY: `segue-optimizer` was given decay = -1.0; it must be 0 or more
@@ -16,6 +20,9 @@
 // FLAG: `segue-optimizer` was given decoupled-weight-decay = 2; it must be true or false
 // CONSTANT: lion has no "eps"; it has beta1, beta2, decay, clip-value, ema, own-steps, state-bits
 // KIND: unknown optimizer "adamx"; known are adamw, adam, {{.*}} and none
+// TWICE: `segue-optimizer` was given decay twice
+// PLACE: segue-training-pipeline: an optimizer was given in-backward twice
+// OPTION: segue-opt: --segue-optimizer: the option "optimizer" is given twice
 // BITS: `segue-optimizer` was given state-bits = 4; it must be 32 or 8
 // CODES: `segue-optimizer` was given state-bits = 8; sgd has no state with a code of 8 bits, as it is set
 // STEPS: `segue-optimizer` was given `ns-steps`, which must be a whole number below 100

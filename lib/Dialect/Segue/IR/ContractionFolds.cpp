@@ -40,7 +40,8 @@ struct ReduceOfUnits : OpRewritePattern<ReduceOp> {
     auto type = op.getInput().getType();
     if (!llvm::all_of(op.getDims(), [&](int64_t dim) { return type.getDimSize(dim) == 1; }))
       return failure();
-    rewriter.replaceOpWithNewOp<ReshapeOp>(op, op.getType(), op.getInput());
+    DictionaryAttr attrs = op->getDiscardableAttrDictionary(); // the block of the model, and what it is part of
+    rewriter.replaceOpWithNewOp<ReshapeOp>(op, op.getType(), op.getInput())->setDiscardableAttrs(attrs);
     return success();
   }
 };

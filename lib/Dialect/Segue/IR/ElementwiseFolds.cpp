@@ -11,11 +11,14 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "AttributeKeeper.h"
 #include "ConstantFolding.h"
 #include "mlir/IR/PatternMatch.h"
 #include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/APSInt.h"
+#include "llvm/ADT/DenseSet.h"
 #include <cmath>
+#include <map>
 
 using namespace mlir;
 using namespace segue;
@@ -271,50 +274,133 @@ static std::optional<int64_t> zeroPaddedDim(PadOp pad) {
   return dim;
 }
 
-/// Collects the pads that `value` is the sum of; false if there is another.
-static bool collectPads(Value value, SmallVectorImpl<PadOp> &pads) {
-  if (auto pad = value.getDefiningOp<PadOp>()) {
-    pads.push_back(pad);
+namespace {
+/// The zero-padded boxes that a value is the sum of, all along one dimension, as what they cover of it: disjoint ranges
+/// [begin, end) by their begin, neighbours as one.
+struct PadSum {
+  int64_t dim = 0;
+  std::map<int64_t, int64_t> covered;
+
+  /// Adds what `other` covers; false if they overlap or pad other dimensions. Takes its ranges into the larger of the two.
+  bool add(PadSum other) {
+    if (other.dim != dim)
+      return false;
+    if (other.covered.size() > covered.size())
+      std::swap(covered, other.covered);
+    return llvm::all_of(other.covered, [&](const auto &range) { return cover(range.first, range.second); });
+  }
+
+private:
+  bool cover(int64_t begin, int64_t end) {
+    auto after = covered.lower_bound(begin);
+    if (after != covered.end() && after->first < end)
+      return false;
+    if (after != covered.end() && after->first == end) {
+      end = after->second;
+      after = covered.erase(after);
+    }
+    if (after == covered.begin() || std::prev(after)->second < begin) {
+      covered.emplace_hint(after, begin, end);
+      return true;
+    }
+    auto before = std::prev(after);
+    if (before->second > begin)
+      return false;
+    before->second = end;
     return true;
   }
-  auto add = value.getDefiningOp<AddOp>();
-  return add && value.hasOneUse() && collectPads(add.getLhs(), pads) && collectPads(add.getRhs(), pads);
-}
+};
 
-namespace {
 /// A sum of zero-padded tensors that lie one after another is their
 /// concatenation: the gradient of a value that was split. Every element of the
 /// sum has at most one part that is not zero, so nothing is rounded otherwise.
+///
+/// Matches the last addition of a sum, and looks at each of its additions once: where every addition looked at all before
+/// it, sums that have no end of pads to join took quadratic time.
 struct JoinPads : OpRewritePattern<AddOp> {
   using OpRewritePattern::OpRewritePattern;
 
   LogicalResult matchAndRewrite(AddOp op, PatternRewriter &rewriter) const override {
-    SmallVector<PadOp> pads;
-    if (!collectPads(op.getLhs(), pads) || !collectPads(op.getRhs(), pads))
+    if (isWithinSum(op))
       return failure();
-    auto hasLayout = [](Value value) {
-      return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding());
-    };
-    if (hasLayout(op) || llvm::any_of(pads, [&](PadOp pad) { return hasLayout(pad.getInput()); }))
-      return failure();
-    std::optional<int64_t> dim = zeroPaddedDim(pads.front());
-    if (!dim || !llvm::all_of(pads, [&](PadOp pad) { return zeroPaddedDim(pad) == dim; }))
-      return failure();
-    llvm::stable_sort(pads, [&](PadOp a, PadOp b) { return a.getLow()[*dim] < b.getLow()[*dim]; });
-    auto extent = [&](PadOp pad) { return pad.getInput().getType().getDimSize(*dim); };
-    for (size_t i = 1; i < pads.size(); ++i)
-      if (pads[i - 1].getLow()[*dim] + extent(pads[i - 1]) != pads[i].getLow()[*dim])
-        return failure();
+    SmallVector<AddOp> joined = joinable(op);
+    for (AddOp add : joined)
+      join(add, rewriter);
+    return success(!joined.empty());
+  }
 
-    SmallVector<Value> parts;
-    for (PadOp pad : pads)
-      parts.push_back(pad.getInput());
-    Value joined = ConcatOp::create(rewriter, op.getLoc(), parts, *dim);
+private:
+  static bool isWithinSum(AddOp op) { return op->hasOneUse() && isa<AddOp>(*op->user_begin()); }
+
+  static bool hasLayout(Value value) { return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding()); }
+
+  /// Returns the additions of a sum, each behind its operands.
+  static SmallVector<AddOp> additionsOf(AddOp last) {
+    SmallVector<AddOp> additions = {last};
+    for (size_t i = 0; i < additions.size(); ++i) // grows
+      for (Value operand : additions[i]->getOperands())
+        if (auto add = operand.getDefiningOp<AddOp>(); add && operand.hasOneUse())
+          additions.push_back(add);
+    std::reverse(additions.begin(), additions.end());
+    return additions;
+  }
+
+  /// Returns the additions of a sum that are of pads without a gap and not within another such.
+  static SmallVector<AddOp> joinable(AddOp last) {
+    llvm::DenseMap<Operation *, PadSum> sums; // of what is read by an addition to come
+    auto take = [&](Value operand) -> std::optional<PadSum> {
+      if (auto pad = operand.getDefiningOp<PadOp>()) {
+        std::optional<int64_t> dim = zeroPaddedDim(pad);
+        if (!dim || hasLayout(pad.getInput()) || isEmptyTensor(pad.getInput().getType()))
+          return std::nullopt;
+        int64_t begin = pad.getLow()[*dim];
+        return PadSum{*dim, {{begin, begin + pad.getInput().getType().getDimSize(*dim)}}};
+      }
+      auto known = sums.find(operand.getDefiningOp());
+      if (known == sums.end())
+        return std::nullopt;
+      PadSum sum = std::move(known->second);
+      sums.erase(known);
+      return sum;
+    };
+    SmallVector<AddOp> found;
+    llvm::DenseSet<Operation *> within;
+    for (AddOp add : additionsOf(last)) {
+      std::optional<PadSum> lhs = take(add.getLhs()), rhs = take(add.getRhs());
+      if (!lhs || !rhs || hasLayout(add) || !lhs->add(std::move(*rhs)))
+        continue;
+      if (lhs->covered.size() == 1)
+        found.push_back(add);
+      sums.try_emplace(add, std::move(*lhs));
+    }
+    // From the last on: what is within an addition that is joined goes with it.
+    SmallVector<AddOp> outermost;
+    for (AddOp add : llvm::reverse(found)) {
+      if (within.contains(add))
+        continue;
+      outermost.push_back(add);
+      for (AddOp inner : additionsOf(add))
+        within.insert(inner);
+    }
+    return outermost;
+  }
+
+  static void join(AddOp op, PatternRewriter &rewriter) {
+    SmallVector<PadOp> pads;
+    for (AddOp add : additionsOf(op))
+      for (Value operand : add->getOperands())
+        if (auto pad = operand.getDefiningOp<PadOp>())
+          pads.push_back(pad);
+    int64_t dim = *zeroPaddedDim(pads.front());
+    llvm::stable_sort(pads, [&](PadOp a, PadOp b) { return a.getLow()[dim] < b.getLow()[dim]; });
+    SmallVector<Value> parts = llvm::map_to_vector(pads, [](PadOp pad) -> Value { return pad.getInput(); });
+    AttributeKeeper keeper(op, rewriter);
+    rewriter.setInsertionPoint(op);
+    Value joined = concatInGroups(rewriter, op.getLoc(), parts, dim);
     SmallVector<int64_t> low(pads.front().getLow()), high(pads.back().getHigh()), interior(low.size(), 0);
-    if (low[*dim] != 0 || high[*dim] != 0)
+    if (low[dim] != 0 || high[dim] != 0)
       joined = PadOp::create(rewriter, op.getLoc(), joined, low, high, interior);
     rewriter.replaceOp(op, joined);
-    return success();
   }
 };
 } // namespace

@@ -14,6 +14,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "AttributeKeeper.h"
 #include "mlir/IR/PatternMatch.h"
 #include "segue/Dialect/Segue/IR/SegueDialect.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -47,12 +48,10 @@ struct FoldEmpty : RewritePattern {
     }
     if (changed || llvm::none_of(op->getOperands(), isEmpty) || llvm::all_of(op->getResults(), isEmpty))
       return success(changed);
+    AttributeKeeper keeper(op, rewriter);
     SmallVector<Value> results = ofNothing(op, rewriter);
     if (results.empty())
       return failure();
-    for (Value result : results)
-      if (Operation *made = result.getDefiningOp())
-        made->setDiscardableAttrs(op->getDiscardableAttrDictionary()); // the block of the model
     rewriter.replaceOp(op, results);
     return success();
   }

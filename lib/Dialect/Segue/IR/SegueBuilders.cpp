@@ -27,6 +27,17 @@ static RankedTensorType rowStatistics(Value value) {
   return RankedTensorType::get(typeOf(value).getShape().drop_back(), computeType(typeOf(value).getElementType()));
 }
 
+Value segue::concatInGroups(OpBuilder &b, Location loc, ArrayRef<Value> parts, int64_t dim) {
+  SmallVector<Value> groups(parts);
+  while (groups.size() > kMostConcatParts) {
+    SmallVector<Value> larger;
+    for (ArrayRef<Value> left = groups; !left.empty(); left = left.drop_front(std::min(kMostConcatParts, left.size())))
+      larger.push_back(ConcatOp::create(b, loc, left.take_front(kMostConcatParts), dim));
+    groups = std::move(larger);
+  }
+  return ConcatOp::create(b, loc, groups, dim);
+}
+
 void CompareOp::build(OpBuilder &b, OperationState &state, Predicate predicate, Value lhs, Value rhs) {
   build(b, state, RankedTensorType::get(typeOf(lhs).getShape(), b.getI1Type()), predicate, lhs, rhs);
 }

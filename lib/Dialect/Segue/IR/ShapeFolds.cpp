@@ -206,7 +206,6 @@ namespace {
 /// joined them in groups.
 struct FlattenConcat : OpRewritePattern<ConcatOp> {
   using OpRewritePattern::OpRewritePattern;
-  static constexpr size_t mostParts = 128;
 
   LogicalResult matchAndRewrite(ConcatOp op, PatternRewriter &rewriter) const override {
     SmallVector<Value> parts;
@@ -217,7 +216,7 @@ struct FlattenConcat : OpRewritePattern<ConcatOp> {
       else
         parts.push_back(input);
     }
-    if (parts.size() == op.getInputs().size() || parts.size() > mostParts)
+    if (parts.size() == op.getInputs().size() || parts.size() > kMostConcatParts)
       return failure();
     rewriter.modifyOpInPlace(op, [&] { op.getInputsMutable().assign(parts); });
     return success();
@@ -252,8 +251,10 @@ struct JoinSlices : OpRewritePattern<ConcatOp> {
       }
       SmallVector<int64_t> limits(before.getLimits());
       limits[dim] = slice.getLimits()[dim];
-      parts.back() =
+      auto whole =
           SliceOp::create(rewriter, op.getLoc(), before.getInput(), before.getStarts(), limits, before.getSteps());
+      whole->setDiscardableAttrs(before->getDiscardableAttrDictionary()); // the block of the model
+      parts.back() = whole;
     }
     if (parts.size() == op.getInputs().size())
       return failure();

@@ -138,7 +138,7 @@ static LogicalResult writeGradNorm(ModuleOp module, ArrayRef<TrainedParameter> p
     writer.addResult(ConstantOp::create(b, module.getLoc(), RankedTensorType::get({1}, b.getF32Type()), 0.0), kGradSquares,
                      Role::Output);
   else if (sums.size() > 1) // one alone is all of them
-    writer.addResult(joinVectors(b, module.getLoc(), sums), kGradSquares, Role::Output);
+    writer.addResult(concatInGroups(b, module.getLoc(), sums, 0), kGradSquares, Role::Output);
   for (auto [parameter, sum] : llvm::zip_equal(parameters, sums))
     writer.addResult(sum, (kGradSquares + "." + parameter.name).str(), Role::Output);
   return writer.finish(pass);

@@ -581,7 +581,10 @@ std::optional<OptimizerSpec> OptimizerSpec::parse(StringRef text, std::string &e
               describe(constant->range).str();
       return std::nullopt;
     }
-    spec.given[name] = *number;
+    if (!spec.given.try_emplace(name, *number).second) {
+      error = "`segue-optimizer` was given " + name.str() + " twice";
+      return std::nullopt;
+    }
   }
   if (std::string wrong = spec.rule->check ? spec.rule->check(spec) : ""; !wrong.empty()) {
     error = "`segue-optimizer` was given " + wrong;

@@ -125,7 +125,7 @@ public:
       addResult(map.lookup(value), attrs.getDictionary(optimizer.getContext()));
     }
     if (!squares.empty())
-      addResult(joinVectors(builder, backward.getLoc(), squares),
+      addResult(concatInGroups(builder, backward.getLoc(), squares, 0),
                 signatureAttrs(backward.getContext(), kGradSquares, Role::Output));
     dropGradients(trained);
   }

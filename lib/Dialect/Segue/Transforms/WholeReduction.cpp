@@ -26,18 +26,6 @@ Value segue::reduceWhole(OpBuilder &b, Location loc, ReduceKind kind, Value x) {
   return x;
 }
 
-Value segue::joinVectors(OpBuilder &b, Location loc, ArrayRef<Value> vectors) {
-  constexpr size_t mostTogether = 128;
-  SmallVector<Value> groups(vectors);
-  while (groups.size() > mostTogether) {
-    SmallVector<Value> larger;
-    for (ArrayRef<Value> left = groups; !left.empty(); left = left.drop_front(std::min(mostTogether, left.size())))
-      larger.push_back(ConcatOp::create(b, loc, left.take_front(mostTogether), 0));
-    groups = std::move(larger);
-  }
-  return ConcatOp::create(b, loc, groups, 0);
-}
-
 Value segue::sumOfSquares(OpBuilder &b, Location loc, Value x) {
   x = toF32(b, loc, x);
   return reduceWhole(b, loc, ReduceKind::Sum, MulOp::create(b, loc, x, x));

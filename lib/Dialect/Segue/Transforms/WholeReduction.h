@@ -22,10 +22,6 @@ mlir::Value reduceWhole(mlir::OpBuilder &b, mlir::Location loc, ReduceKind kind,
 /// The sum of the squares of all elements, in f32.
 mlir::Value sumOfSquares(mlir::OpBuilder &b, mlir::Location loc, mlir::Value x);
 
-/// Joins vectors end to end, in groups if there are many: what one op joins is a parameter each of its kernel, and those
-/// of a GPU's kernel have room for some hundred.
-mlir::Value joinVectors(mlir::OpBuilder &b, mlir::Location loc, llvm::ArrayRef<mlir::Value> vectors);
-
 } // namespace segue
 
 #endif // SEGUE_LIB_DIALECT_SEGUE_TRANSFORMS_WHOLEREDUCTION_H

@@ -50,6 +50,13 @@ bool isEmptyTensor(mlir::Type type);
 /// that of integers itself.
 mlir::Type computeType(mlir::Type element);
 
+/// The most operands that Segue gives a concatenation: each is a parameter of its kernel, and those of a GPU's kernel
+/// have room for some hundred.
+inline constexpr size_t kMostConcatParts = 128;
+
+/// Joins values end to end along `dim`, in groups where they are more than one concatenation takes.
+mlir::Value concatInGroups(mlir::OpBuilder &b, mlir::Location loc, llvm::ArrayRef<mlir::Value> parts, int64_t dim);
+
 /// The number of a type in the enum ElementType of schemas/types.fbs; nothing
 /// for a type that no file can hold.
 std::optional<int> elementNumber(mlir::Type type);
