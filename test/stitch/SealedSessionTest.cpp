@@ -17,8 +17,12 @@
 #include "ErrorOf.h"
 #include "Session/ExpectError.h"
 #include "Session/TemporaryFolder.h"
+#include <future>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace segue;
@@ -191,6 +195,7 @@ TEST_F(SealedSession, ADiskSealsAtOnePath) {
   DeviceRef device = open(budget);
   for (int i = 0; i < 2; ++i) { // one session after the other
     Session session = sessionOn(device);
+    EXPECT_ERROR(session.sealAt(folder / "none" / "sealed"), IoFailed, "cannot be opened for writing");
     session.sealAt(path);
     lossOfStep(session, 0);
     session.seal();
@@ -202,12 +207,43 @@ TEST_F(SealedSession, ADiskSealsAtOnePath) {
   EXPECT_ERROR(sessionOn(device).seal(), InvalidArgument, "call sealAt first");
 }
 
+// A relative path names one checkpoint before its file is there and after: runs know the spill files of each other by it.
+TEST_F(SealedSession, ARelativePathIsOnePath) {
+  struct Within {
+    std::filesystem::path before = std::filesystem::current_path();
+    explicit Within(const std::filesystem::path &folder) { std::filesystem::current_path(folder); }
+    ~Within() { std::filesystem::current_path(before); }
+  } within(path.parent_path());
+  std::set<std::string> owners;
+  for (int run = 0; run < 2; ++run) {
+    Session session = sessionOn(open(budget));
+    if (run)
+      session.load(path);
+    session.sealAt(path.filename());
+    lossOfStep(session, run);
+    session.seal();
+    ASSERT_EQ(spillFiles().size(), 1u);
+    owners.insert(spillFiles()[0].substr(0, spillFiles()[0].rfind('-')));
+  }
+  EXPECT_EQ(owners.size(), 1u);
+}
+
 TEST_F(SealedSession, AnotherRunWaitsUntilThisOneEnds) {
-  Session session = sessionOn(open(budget));
-  session.sealAt(path);
-  lossOfStep(session, 0);
-  session.seal();
+  std::optional<Session> session(sessionOn(open(budget)));
+  session->sealAt(path);
+  lossOfStep(*session, 0);
+  session->seal();
   EXPECT_ERROR(loadCheckpoint(Device::open("cpu"), path), IoFailed, "the run that sealed it is still at work");
+  // Whoever waits for it has what it sealed last, whatever was there when the waiting began.
+  std::future<int64_t> loaded =
+      std::async(std::launch::async, [&] { return loadCheckpoint(Device::open("cpu"), path).step; });
+  for (int step : {1, 2}) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    lossOfStep(*session, step);
+    session->seal();
+  }
+  session.reset();
+  EXPECT_EQ(loaded.get(), 3);
 }
 
 TEST_P(SealedDevices, ASealThatFailsLeavesTheOneBefore) {

@@ -130,10 +130,8 @@ static bool checkValues(const SafetensorsFile &file, const std::function<void(co
   return true;
 }
 
-Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
-                          const std::function<void(const std::string &)> &warn, const IsNeeded &isNeeded) {
-  if (isCheckpointFolder(path))
-    return loadFromFolder(device, path, isNeeded);
+static Checkpoint loadFromFile(const DeviceRef &device, const std::filesystem::path &path,
+                               const std::function<void(const std::string &)> &warn, const IsNeeded &isNeeded) {
   auto source = std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
   const SafetensorsFile &file = *source;
   file.settle();
@@ -151,6 +149,20 @@ Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &
   };
   checkpoint.checkSource();
   return checkpoint;
+}
+
+Checkpoint loadCheckpoint(const DeviceRef &device, const std::filesystem::path &path,
+                          const std::function<void(const std::string &)> &warn, const IsNeeded &isNeeded) {
+  if (isCheckpointFolder(path))
+    return loadFromFolder(device, path, isNeeded);
+  constexpr int mostTries = 5; // each time another run would have to take its turn in between
+  for (int i = 0; i < mostTries; ++i)
+    try {
+      return loadFromFile(device, path, warn, isNeeded);
+    } catch (const SealedAnew &) {
+    }
+  throw Error(ErrorCode::SourceChanged,
+              path.string() + ": was sealed anew while it was read; wait until the runs that seal there have ended");
 }
 
 } // namespace segue::inline runtime

@@ -40,8 +40,10 @@ static constexpr size_t ownerDigits = 16, numberDigits = 32;
 
 static std::filesystem::path wholePath(const std::filesystem::path &path) {
   std::error_code unknown;
-  std::filesystem::path whole = std::filesystem::weakly_canonical(path, unknown);
-  return unknown ? std::filesystem::absolute(path) : whole;
+  // A relative path of which nothing exists would stay as it is, and be another one as soon as it does.
+  std::filesystem::path absolute = std::filesystem::absolute(path);
+  std::filesystem::path whole = std::filesystem::weakly_canonical(absolute, unknown);
+  return unknown ? absolute : whole;
 }
 
 /// Returns the beginning of the names of spill files that the checkpoint at `path` names.
@@ -414,6 +416,20 @@ private:
 };
 } // namespace
 
+/// Returns true if the file at its path is still the one that was opened, and has not been written to.
+static bool isAsOpened(const FileMapping &file) {
+  struct stat opened, now;
+  if (::fstat(file.descriptor(), &opened) != 0 || ::stat(file.path().c_str(), &now) != 0 ||
+      opened.st_dev != now.st_dev || opened.st_ino != now.st_ino)
+    return false;
+  try {
+    file.checkUnchanged();
+    return true;
+  } catch (const Error &) {
+    return false;
+  }
+}
+
 /// Locks a spill file against runs that would write to it. Returns false if one does.
 static bool lockForReading(int descriptor) {
   // The kernel closes the ring of a process that was killed, which has the file open, when it finds the time.
@@ -449,6 +465,8 @@ void SealedReader::open() {
   if (!isOwn_ && !lockForReading(source_->descriptor()))
     throw Error(ErrorCode::IoFailed, file_.path().string() + ": the run that sealed it is still at work on " +
                                          path.string() + "; wait until it ends");
+  if (!isOwn_ && !(isAsOpened(*source_) && isAsOpened(file_.mapping())))
+    throw SealedAnew();
 }
 
 std::vector<FileMapping::Parts::Part> SealedReader::partsOf(const std::string &name, const Json &json,

@@ -31,9 +31,13 @@ namespace segue::inline runtime {
 /// Writes a checkpoint of the tensors in memory, whose metadata says where the others are. Throws as saveCheckpoint.
 void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed);
 
+/// What readSealed throws where the run that sealed `file` may have sealed anew since that was opened: it is to be read
+/// again. A run that ends, or is killed, while another waits for its spill file has written there until then.
+struct SealedAnew {};
+
 /// Adds the tensors that `file` says lie elsewhere; they are read-only views of that other file, whose bytes are
 /// compared with their hashes first. Returns a function that throws SourceChanged if they were changed since. Throws
-/// FileCorrupt for whatever is not as it was written, IoFailed where the file is not there or a run writes to it.
+/// FileCorrupt for whatever is not as it was written, IoFailed where the file is not there or a run writes to it, SealedAnew.
 std::function<void()> readSealed(const SafetensorsFile &file, const DeviceRef &device, Checkpoint &checkpoint);
 
 /// Returns the spill file that the sealed checkpoint at `path` names; empty if there is none.

@@ -9,6 +9,7 @@
 #include "SessionState.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/NearestName.h"
+#include "segue/runtime/OutputFile.h"
 #include "segue/runtime/Transfer/ToLayout.h"
 #include <algorithm>
 #include <chrono>
@@ -206,6 +207,8 @@ void Session::sealAt(const std::filesystem::path &path) {
                                         "parameters alone; save checkpoints instead");
   if (isCheckpointFolder(path))
     throw Error(ErrorCode::InvalidArgument, path.string() + ": a sealed checkpoint is a file; name one");
+  if (s.device->hasBytes())
+    OutputFile::check(path);
   auto sealer = std::make_unique<CheckpointSealer>(s.device, path);
   sealer->takeRoom(sealRoomOf(s.table, s.values, s.optimizerState));
   s.sealer = std::move(sealer);
