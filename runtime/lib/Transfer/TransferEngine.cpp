@@ -349,10 +349,12 @@ StitchTelemetry TransferEngine::record(int64_t step) {
 void TransferEngine::addToTrace(std::shared_ptr<CopyRecord> record) {
   std::lock_guard lock(impl_->traceMutex);
   impl_->trace.push_back(std::move(record));
+  if (tracers_ <= 0 && impl_->trace.size() > mostTraced)
+    impl_->trace.pop_front();
 }
 
 std::vector<CopyRecord> TransferEngine::takeTrace() {
-  std::vector<std::shared_ptr<CopyRecord>> kept;
+  std::deque<std::shared_ptr<CopyRecord>> kept;
   {
     std::lock_guard lock(impl_->traceMutex);
     kept.swap(impl_->trace);

@@ -150,7 +150,7 @@ struct TransferEngine::Impl {
   std::set<std::string> warned;
 
   std::mutex traceMutex;
-  std::vector<std::shared_ptr<CopyRecord>> trace;
+  std::deque<std::shared_ptr<CopyRecord>> trace;
 
   /// The sums as of the last telemetry line.
   struct Recorded {

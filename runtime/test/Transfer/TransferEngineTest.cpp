@@ -690,6 +690,29 @@ TEST_F(TransferEngineTest, CopiesAreTracedWithTheirReader) {
   EXPECT_TRUE(engine().takeTrace().empty());
 }
 
+// Records that nobody takes are not kept for ever; those of whoever traces are all there.
+TEST_F(TransferEngineTest, UntakenRecordsAreTheLast) {
+  configure([](StitchOptions &options) { options.traceCopies = true; });
+  constexpr uint64_t most = TransferEngine::mostTraced;
+  auto add = [&](uint64_t from, uint64_t to) {
+    for (uint64_t i = from; i < to; ++i) {
+      auto record = std::make_shared<CopyRecord>();
+      record->bytes = i;
+      engine().addToTrace(std::move(record));
+    }
+  };
+  add(0, most + 7);
+  std::vector<CopyRecord> trace = engine().takeTrace();
+  ASSERT_EQ(trace.size(), most);
+  EXPECT_EQ(trace.front().bytes, 7u);
+  EXPECT_EQ(trace.back().bytes, most + 6);
+  engine().traceCopies(true);
+  add(0, most + 7);
+  EXPECT_EQ(engine().takeTrace().size(), most + 7);
+  engine().traceCopies(false);
+  configure([](StitchOptions &) {});
+}
+
 TEST_F(TransferEngineTest, LossyCastsAreCountedAndToldOnce) {
   configure([](StitchOptions &options) { options.lossyCasts = LossyCasts::Warn; });
   std::vector<std::string> warnings;

@@ -251,8 +251,10 @@ public:
   /// Adds what somebody else brings to the trace; its times are written before the device is drained. Call it where
   /// tracesCopies().
   void addToTrace(std::shared_ptr<CopyRecord> record);
-  /// Returns the copies since the last call; empty unless tracesCopies().
+  /// Returns the copies since the last call; empty unless tracesCopies(). Where `trace_copies` alone has them kept, these
+  /// are the last `mostTraced`: nobody may ever call this.
   std::vector<CopyRecord> takeTrace();
+  static constexpr size_t mostTraced = 65536;
 
   /// Drops cached copies that nobody uses, the least recently used first, until
   /// `bytes` of `space` are free or none is left. Returns the bytes freed.
