@@ -551,6 +551,14 @@ static int trainAmong(Together &together, TrainOptions options) {
   progress.erase();
   double perStep = pace.count() > 1 ? pace.perStep() : 0;
   if (ranks) {
+    try {
+      session.finishUpdates(); // a rank that saves nothing would never hear that its last one failed
+    } catch (const Error &error) {
+      if (report)
+        report->addFailure(error.what());
+      leave(/*isWhole=*/false).print();
+      throw;
+    }
     std::vector<Json> told;
     for (const std::string &line : ranks->exchange("figures of ranks", rankFigures(*device, *ranks, perStep).dump()))
       told.push_back(Json::parse(line));

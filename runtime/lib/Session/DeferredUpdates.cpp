@@ -85,6 +85,12 @@ void SessionState::makeDeferred() {
   plannedFor.clear(); // a plan begins again, with a step that has no update to make
 }
 
-void Session::finishUpdates() { state_->makeDeferred(); }
+void Session::finishUpdates() {
+  state_->makeDeferred();
+  if (!state_->device->hasBytes())
+    return;
+  state_->settle();
+  state_->requireWhole();
+}
 
 } // namespace segue::inline runtime

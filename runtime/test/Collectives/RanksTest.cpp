@@ -477,6 +477,35 @@ TEST_P(RanksTest, AnUpdateThatFailsLateIsSaidToAll) {
   }
 }
 
+// A rank whose last update fails in its queue, and that saves nothing, hears of it by finishUpdates().
+TEST_P(RanksTest, ALastUpdateThatFailsLateIsSaid) {
+  EXPECT_EQ(onRanks(
+                2, GetParam(),
+                [&](Rank &rank) {
+                  bool isBad = rank.number() == 1;
+                  const char *update = isBad ? "sgd_of_small_rates" : "sgd";
+                  Session session(rank.device,
+                                  {{"front", makeLayer({.parameter = "w", .update = update})},
+                                   {"back", makeHead({.parameter = "v", .update = update})}},
+                                  {.collectives = rank.together});
+                  setValues(session, 1);
+                  session.step(batchOf(rank.device, 0, rank.number()), 1e-3);
+                  session.finishUpdates();
+                  auto [code, what] = errorOf([&] {
+                    session.step(batchOf(rank.device, 1, rank.number()), 2);
+                    session.finishUpdates();
+                  });
+                  if (isBad) {
+                    EXPECT_EQ(code, ErrorCode::StateTorn) << what;
+                    EXPECT_NE(what.find("step 2 was torn"), what.npos) << what;
+                  } else if (what != "nothing was thrown") { // where the update fails within the step
+                    EXPECT_EQ(code, ErrorCode::RankFailed) << what;
+                  }
+                },
+                {.timeoutSeconds = 10}),
+            nothing(2));
+}
+
 // A state that a rank cannot read ends the save on all at once, whoever has it.
 TEST(Ranks, AStateThatCannotBeReadEndsASave) {
   TemporaryFolder folder;
