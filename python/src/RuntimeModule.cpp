@@ -54,6 +54,11 @@ using namespace segue;
 
 using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
+/// The overload of an accessor that refers to what an object has, and copies nothing: Python keeps the object.
+template <typename Type, typename Result, typename... Args> static auto referring(Result (Type::*get)(Args...) const &) {
+  return [get](const Type &self, Args... args) -> Result { return (self.*get)(args...); };
+}
+
 /// A dictionary from names to tensors.
 static TensorMap tensorMap(const nb::dict &given) {
   TensorMap map;
@@ -154,7 +159,7 @@ static void bindTensor(nb::module_ &m) {
       .def_static("scalar_i64", [](const DeviceRef &device, int64_t v) { return Tensor::scalar(device, v); })
       .def_prop_ro("shape", [](const Tensor &t) { return shapeOf(t.shape()); })
       .def_prop_ro("element", [](const Tensor &t) { return std::string(name(t.element())); })
-      .def_prop_ro("device", &Tensor::device)
+      .def_prop_ro("device", referring(&Tensor::device))
       // Of the device's memory, where that is not the host's.
       .def_prop_ro("address", [](const Tensor &t) { return reinterpret_cast<uintptr_t>(t.bytes()); })
       .def("go_behind", [](Tensor &t, uint64_t entry) { t.storage()->addWrite(Fence(Queue::Compute, entry)); }, "entry"_a)
@@ -206,11 +211,11 @@ static void bindBinary(nb::module_ &m) {
       .def_ro("block", &SavePoint::block);
 
   nb::class_<Program>(m, "Program", "A program of a binary: forward, backward, optimizer, inference.")
-      .def_prop_ro("name", &Program::name)
-      .def_prop_ro("inputs", &Program::inputs)
-      .def_prop_ro("outputs", &Program::outputs)
+      .def_prop_ro("name", referring(&Program::name))
+      .def_prop_ro("inputs", referring(&Program::inputs))
+      .def_prop_ro("outputs", referring(&Program::outputs))
       .def_prop_ro("interface_hash", &Program::interfaceHash)
-      .def_prop_ro("save_points", &Program::savePoints)
+      .def_prop_ro("save_points", referring(&Program::savePoints))
       .def_prop_ro("arena_bytes", &Program::arenaBytes)
       .def_prop_ro("arena_lower_bound", &Program::arenaLowerBound)
       .def_prop_ro("matmul_flops", &Program::matmulFlops)
@@ -255,10 +260,10 @@ static void bindBinary(nb::module_ &m) {
           "bytes"_a, "name"_a = "memory", "allow_native_kernels"_a = true)
       .def_prop_ro("native_code_leave",
                    [](const Binary &b) { return std::pair(b.nativeCodeLeave().isGiven, b.nativeCodeLeave().reason); })
-      .def_prop_ro("name", &Binary::name)
+      .def_prop_ro("name", referring(&Binary::name))
       .def_prop_ro("producer", &Binary::producer)
       .def_prop_ro("options", &Binary::options)
-      .def_prop_ro("programs", &Binary::programs)
+      .def_prop_ro("programs", referring(&Binary::programs))
       .def_prop_ro("bytes", &Binary::bytes)
       .def_prop_ro("kernels",
                    [](const Binary &b) {
@@ -331,12 +336,12 @@ static void bindModule(nb::module_ &m) {
 
   nb::class_<Module>(m, "Module")
       .def(nb::init<DeviceRef, Binary, std::string>(), "device"_a, "binary"_a, "name"_a = "")
-      .def_prop_ro("binary", &Module::binary)
-      .def_prop_ro("parameters", &Module::parameters)
-      .def_prop_ro("frozen", &Module::frozen)
-      .def_prop_ro("hypers", &Module::hypers)
-      .def_prop_ro("inputs", &Module::inputs)
-      .def_prop_ro("outputs", &Module::outputs)
+      .def_prop_ro("binary", referring(&Module::binary))
+      .def_prop_ro("parameters", referring(&Module::parameters))
+      .def_prop_ro("frozen", referring(&Module::frozen))
+      .def_prop_ro("hypers", referring(&Module::hypers))
+      .def_prop_ro("inputs", referring(&Module::inputs))
+      .def_prop_ro("outputs", referring(&Module::outputs))
       .def_prop_ro("has_backward", &Module::hasBackward)
       .def("takes_gradient_of", &Module::takesGradientOf, "output"_a)
       .def("gives_gradient_of", &Module::givesGradientOf, "value"_a)
@@ -492,12 +497,12 @@ static void bindSession(nb::module_ &m) {
                    [](const Session &session) {
                      return session.lossScaling() ? session.lossScaling()->state() : std::string();
                    })
-      .def_prop_ro("parameters", &Session::parameters)
+      .def_prop_ro("parameters", referring(&Session::parameters))
       .def("set_parameter", &Session::setParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def("bind_parameter", &Session::bindParameter, "key"_a, "tensor"_a, ReleaseGil())
       .def_prop_ro("slab_parameters", &Session::slabParameters)
       .def_prop_ro("parameters_elsewhere", &Session::parametersElsewhere)
-      .def("parameter", &Session::parameter, "key"_a, nb::rv_policy::copy)
+      .def("parameter", referring(&Session::parameter), "key"_a, nb::rv_policy::copy)
       .def(
           "gather_parameters",
           [](Session &session, const nb::callable &take) {
@@ -539,7 +544,7 @@ static void bindSession(nb::module_ &m) {
             return session.forwardBackward(map);
           },
           "batch"_a)
-      .def("gradient", &Session::gradient, "key"_a, nb::rv_policy::copy)
+      .def("gradient", referring(&Session::gradient), "key"_a, nb::rv_policy::copy)
       .def("input_gradients", [](const Session &session) { return toDict(session.inputGradients()); })
       .def("clear_gradients", &Session::clearGradients)
       .def("finish_updates", &Session::finishUpdates, ReleaseGil())

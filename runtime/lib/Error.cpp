@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Error.h"
+#include "segue/runtime/HeldPointer.h"
 
 namespace segue::inline runtime {
 
@@ -80,6 +81,11 @@ ErrorDetails::~ErrorDetails() = default;
 Error::Error(ErrorCode code, const std::string &message, std::shared_ptr<const ErrorDetails> details)
     : std::runtime_error(std::string(errorCodeName(code)) + ": " + message), code_(code), message_(message),
       details_(std::move(details)) {}
+
+void failMovedFrom(const char *handle) {
+  throw Error(ErrorCode::InvalidArgument,
+              std::string(handle) + ": used after it was moved from; use the one that it was moved to");
+}
 
 Error Error::within(const std::string &context) const { return Error(code_, context + ": " + message_, details_); }
 

@@ -125,7 +125,7 @@ Json Config::json(std::string_view section) const {
   return object ? *object : Json::object();
 }
 
-ConfigReader Config::section(std::string_view section) const {
+ConfigReader Config::section(std::string_view section) const & {
   static const Json nothing = Json::object();
   const Json *object = find(section);
   ConfigReader reader(object ? *object : nothing, std::string(section));

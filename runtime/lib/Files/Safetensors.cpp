@@ -12,6 +12,7 @@
 
 #include "segue/runtime/Files/Safetensors.h"
 #include "../FileMapping.h"
+#include "../Tensor/NullHandles.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
 #include "segue/runtime/Json.h"
@@ -145,7 +146,7 @@ private:
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path &path) {
   SafetensorsFile file;
   file.path_ = path;
-  file.mapping_ = std::make_shared<const FileMapping>(path);
+  file.mapping_ = {std::make_shared<const FileMapping>(path)};
   const std::byte *data = file.mapping_->bytes().data();
   uint64_t bytes = file.mapping_->bytes().size(), headerBytes = 0;
   if (bytes < sizeof headerBytes)
@@ -169,13 +170,13 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path &path) {
 void SafetensorsFile::checkUnchanged() const { mapping_->checkUnchanged(); }
 void SafetensorsFile::settle() const { mapping_->settle(); }
 
-std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry &entry) const {
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry &entry) const & {
   return mapping_->bytes().subspan(entry.offset, entry.bytes);
 }
 
-std::span<const std::byte> SafetensorsFile::header() const { return mapping_->bytes().first(headerBytes_); }
+std::span<const std::byte> SafetensorsFile::header() const & { return mapping_->bytes().first(headerBytes_); }
 
-const SafetensorsEntry *SafetensorsFile::find(std::string_view name) const {
+const SafetensorsEntry *SafetensorsFile::find(std::string_view name) const & {
   auto it = std::lower_bound(entries_.begin(), entries_.end(), name,
                              [](const SafetensorsEntry &entry, std::string_view key) { return entry.name < key; });
   return it != entries_.end() && it->name == name ? &*it : nullptr;
@@ -240,8 +241,10 @@ void saveSafetensors(const std::filesystem::path &path, const TensorMap &tensors
 void saveDeferred(const std::filesystem::path &path, const DeferredTensors &tensors, const Metadata &metadata) {
   // Wide elements first, then by name: every tensor is aligned to its element.
   std::vector<const DeferredTensors::value_type *> order;
-  for (const auto &item : tensors)
+  for (const auto &item : tensors) {
+    requireGiven(item.second.read, path.string() + ": tensor \"" + item.first + "\"");
     order.push_back(&item);
+  }
   std::stable_sort(order.begin(), order.end(), [](const auto *a, const auto *b) {
     return byteSize(a->second.element) > byteSize(b->second.element);
   });

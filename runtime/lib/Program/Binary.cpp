@@ -34,7 +34,7 @@ bool Binary::hasProgram(std::string_view name) const {
   return std::ranges::any_of(programs_, [&](const Program &program) { return program.name() == name; });
 }
 
-const Program &Binary::program(std::string_view name) const {
+const Program &Binary::program(std::string_view name) const & {
   std::string known;
   for (const Program &program : programs_) {
     if (program.name() == name)
@@ -45,7 +45,7 @@ const Program &Binary::program(std::string_view name) const {
                                           (known.empty() ? "none" : known));
 }
 
-const std::string &Binary::name() const { return image_->name(); }
+const std::string &Binary::name() const & { return image_->name(); }
 
 std::string Binary::producer() const { return image_->root().producer() ? image_->root().producer()->str() : ""; }
 
@@ -97,7 +97,7 @@ std::vector<SegmentInfo> Binary::segments() const {
   return segments;
 }
 
-const NativeCodeLeave &Binary::nativeCodeLeave() const { return image_->nativeCodeLeave(); }
+const NativeCodeLeave &Binary::nativeCodeLeave() const & { return image_->nativeCodeLeave(); }
 
 uint64_t Binary::bytes() const { return image_->bytes().size(); }
 
@@ -116,12 +116,12 @@ std::string_view name(Phase phase) {
   return uint8_t(phase) < std::size(names) ? names[uint8_t(phase)] : "?";
 }
 
-const std::string &Program::name() const { return image_->programs()[index_].name; }
-const std::vector<Value> &Program::inputs() const { return image_->programs()[index_].inputs; }
-const std::vector<Value> &Program::outputs() const { return image_->programs()[index_].outputs; }
-const std::vector<Alias> &Program::aliases() const { return image_->programs()[index_].aliases; }
-const std::vector<Phase> &Program::phases() const { return image_->programs()[index_].phases; }
-const std::vector<SavePoint> &Program::savePoints() const { return image_->programs()[index_].savePoints; }
+const std::string &Program::name() const & { return image_->programs()[index_].name; }
+const std::vector<Value> &Program::inputs() const & { return image_->programs()[index_].inputs; }
+const std::vector<Value> &Program::outputs() const & { return image_->programs()[index_].outputs; }
+const std::vector<Alias> &Program::aliases() const & { return image_->programs()[index_].aliases; }
+const std::vector<Phase> &Program::phases() const & { return image_->programs()[index_].phases; }
+const std::vector<SavePoint> &Program::savePoints() const & { return image_->programs()[index_].savePoints; }
 
 static const Value &at(const std::vector<Value> &values, size_t index, const Program &program, const char *kind) {
   if (index >= values.size())
@@ -130,8 +130,8 @@ static const Value &at(const std::vector<Value> &values, size_t index, const Pro
   return values[index];
 }
 
-const Value &Program::input(size_t index) const { return at(inputs(), index, *this, "input"); }
-const Value &Program::output(size_t index) const { return at(outputs(), index, *this, "output"); }
+const Value &Program::input(size_t index) const & { return at(inputs(), index, *this, "input"); }
+const Value &Program::output(size_t index) const & { return at(outputs(), index, *this, "output"); }
 
 static int find(const std::vector<Value> &values, std::string_view name) {
   auto found = std::ranges::find(values, name, &Value::name);
@@ -140,6 +140,14 @@ static int find(const std::vector<Value> &values, std::string_view name) {
 
 int Program::findInput(std::string_view name) const { return find(inputs(), name); }
 int Program::findOutput(std::string_view name) const { return find(outputs(), name); }
+
+Program Program::sibling(size_t index) const {
+  size_t count = image_->programs().size();
+  if (index >= count)
+    throw Error(ErrorCode::InvalidArgument, image_->name() + " has " + std::to_string(count) +
+                                                " programs; there is no program " + std::to_string(index));
+  return Program(image_, index);
+}
 
 static const schema::Program &tableOf(const Program &program) {
   return *program.image()->programs()[program.index()].table;

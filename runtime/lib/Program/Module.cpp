@@ -130,6 +130,7 @@ bool Module::givesGradientOf(std::string_view name) const {
 }
 
 std::vector<Tensor> Module::gather(std::span<const Value> wanted, const Lookup &values) const {
+  requireGiven(values, "module \"" + name_ + "\"");
   std::vector<Tensor> inputs;
   inputs.reserve(wanted.size());
   for (const Value &value : wanted) {

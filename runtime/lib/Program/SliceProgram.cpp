@@ -12,6 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../Hash.h"
+#include "../Tensor/NullHandles.h"
 #include "BinaryImage.h"
 #include "CommandBuffers.h"
 #include "FileTrailer.h"
@@ -272,6 +273,7 @@ std::vector<size_t> Binary::outputsMadeTogether(std::string_view name) const {
 }
 
 Binary Binary::slice(std::string_view name, const std::function<bool(const Value &)> &isKept) const {
+  requireGiven(isKept, "Binary::slice");
   const Program &whole = program(name);
   if (!whole.savePoints().empty())
     throw Error(ErrorCode::Unsupported, this->name() + ": program \"" + whole.name() +

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Tensor/NullHandles.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
 #include "segue/runtime/Error.h"
@@ -47,6 +48,7 @@ bool SessionState::isSeenElsewhere(size_t slot) {
 void SessionState::callHooks(std::span<const GradientHook> hooks, double divisor) {
   for (const GradientHook &hook : hooks) {
     size_t slot = table.require(hook.key);
+    requireGiven(hook.call, "the hook on the gradient of \"" + hook.key + "\"");
     const ParameterInfo &info = table.infos()[slot];
     if (!info.trained || updatesInBackward())
       throw Error(ErrorCode::InvalidArgument,
@@ -63,7 +65,14 @@ void SessionState::callHooks(std::span<const GradientHook> hooks, double divisor
     wait(seen);
     if (isScaled)
       scaleElements(seen, 1 / divisor);
-    hook.call(seen);
+    {
+      struct Within {
+        bool &flag;
+        explicit Within(bool &flag) : flag(flag) { flag = true; }
+        ~Within() { flag = false; }
+      } within(isInHook);
+      hook.call(seen);
+    }
     if (isScaled)
       scaleElements(seen, divisor);
     if (!newest.item && isSeenElsewhere(slot)) {

@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "segue/runtime/Session/LoopBudget.h"
+#include "../Tensor/NullHandles.h"
 #include "LoopEvents.h"
 #include "LoopPlans.h"
 #include "LoopWatermarks.h"
@@ -129,6 +130,7 @@ static std::string callOf(const Module &module, std::string_view which) {
 
 /// Outside of steps as within one, programs run apart: nobody will ask for what they save.
 std::vector<Tensor> LoopBudget::evaluate(const std::string &what, const std::function<std::vector<Tensor>()> &call) {
+  requireGiven(call, what);
   return within(what, [&] {
     struct Evaluation {
       LoopBudget &budget;

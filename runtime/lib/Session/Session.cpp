@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -225,14 +226,14 @@ Session::~Session() {
 Session::Session(Session &&) noexcept = default;
 Session &Session::operator=(Session &&) noexcept = default;
 
-const DeviceRef &Session::device() const { return state_->device; }
-const std::vector<Module> &Session::modules() const { return state_->modules; }
+const DeviceRef &Session::device() const & { return state_->device; }
+const std::vector<Module> &Session::modules() const & { return state_->modules; }
 const MemoryServices *Session::services() const { return state_->services.get(); }
 MemoryServices *Session::services() { return state_->services.get(); }
 int64_t Session::stepCount() const { return state_->step; }
 int64_t Session::seed() const { return state_->options.seed; }
 const std::optional<LossScaling> &Session::lossScaling() const { return state_->options.lossScaling; }
-const TensorMap &Session::state() const {
+const TensorMap &Session::state() const & {
   state_->flush(); // states may be newer on the device
   return state_->optimizerState;
 }
@@ -244,8 +245,8 @@ const TensorMap &Session::state() const {
 /// Returns the parameters and frozen values of a module.
 static std::vector<const Value *> valuesOf(const Module &module) {
   std::vector<const Value *> values;
-  for (auto get : {&Module::parameters, &Module::frozen})
-    for (const Value &value : (module.*get)())
+  for (const std::vector<Value> *list : {&module.parameters(), &module.frozen()})
+    for (const Value &value : *list)
       values.push_back(&value);
   return values;
 }
@@ -560,6 +561,27 @@ void SessionState::requireTrainable() const {
                   "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
 }
 
+double SessionState::readLoss(const Tensor &loss) {
+  Tensor host = toHost(loss);
+  if (!device->hasBytes())
+    return host.item();
+  if (host.storage() == loss.storage()) { // host and device have one memory
+    host = Tensor::onHost(device, loss.shape(), loss.element());
+    std::memcpy(host.bytes(), loss.bytes(), byteSize(loss.element()));
+  }
+  for (auto &[name, output] : lastOutputs)
+    if (output.storage() == loss.storage() && output.bytes() == loss.bytes())
+      output = host;
+  return host.item();
+}
+
+void SessionState::requireOutsideOfHooks(std::string_view what) const {
+  if (isInHook)
+    throw Error(ErrorCode::StateTransition,
+                std::string(what) + " was called by a hook on a gradient, within a step of the same session; call it when "
+                                    "the step has ended");
+}
+
 void SessionState::noteLoss(double loss) {
   if (std::isfinite(loss))
     return;
@@ -575,6 +597,7 @@ void SessionState::noteLoss(double loss) {
 
 double Session::forwardBackward(const TensorMap &batch) {
   SessionState &s = *state_;
+  s.requireOutsideOfHooks("forwardBackward");
   std::optional<double> badLoss;
   try {
     if (!s.waiting && s.announced.empty()) {
@@ -609,7 +632,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     double loss = 0;
     auto readLoss = [&] {
       for (const Tensor &each : losses)
-        loss += each.item();
+        loss += s.readLoss(each);
       s.noteLoss(loss);
       if (s.lateFailure)
         badLoss = loss;
@@ -645,7 +668,7 @@ double Session::forwardBackward(const TensorMap &batch) {
   }
 }
 
-const Tensor &Session::gradient(std::string_view key) const {
+const Tensor &Session::gradient(std::string_view key) const & {
   size_t slot = state_->table.require(key);
   if (!state_->tape.gradient(GradientTape::ValueId(slot)))
     throw Error(ErrorCode::InvalidArgument, "parameter \"" + state_->table.infos()[slot].key +
@@ -656,8 +679,9 @@ const Tensor &Session::gradient(std::string_view key) const {
   return state_->tape.gradient(GradientTape::ValueId(slot));
 }
 
-const TensorMap &Session::inputGradients() const { return state_->inputGradients; }
+const TensorMap &Session::inputGradients() const & { return state_->inputGradients; }
 void Session::clearGradients() {
+  state_->requireOutsideOfHooks("clearGradients");
   if (state_->waiting)
     state_->abort();
   else
@@ -720,6 +744,7 @@ StepResult Session::step(std::span<const TensorMap> microBatches, const Learning
                          std::span<const GradientHook> hooks) {
   if (microBatches.empty())
     throw Error(ErrorCode::InvalidArgument, "a step needs at least one batch");
+  state_->requireOutsideOfHooks("a step");
   clearGradients();
   SessionState::StepSizes step;
   SessionRanks *ranks = state_->ranks.get();

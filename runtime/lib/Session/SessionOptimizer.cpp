@@ -293,6 +293,7 @@ void SessionState::enterOptimizer() {
 }
 
 StepResult Session::optimize(const LearningRates &rates, std::span<const GradientHook> hooks) {
+  state_->requireOutsideOfHooks("optimize");
   try {
     return state_->optimize(rates, hooks);
   } catch (const std::exception &error) {

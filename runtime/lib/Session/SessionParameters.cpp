@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Tensor/NullHandles.h"
 #include "CheckpointHashes.h"
 #include "SessionState.h"
 #include "segue/runtime/Device/Device.h"
@@ -16,7 +17,7 @@
 
 namespace segue::inline runtime {
 
-const std::vector<ParameterInfo> &Session::parameters() const { return state_->table.infos(); }
+const std::vector<ParameterInfo> &Session::parameters() const & { return state_->table.infos(); }
 
 void checkSame(const std::string &what, const Tensor &tensor, const TensorDesc &wanted) {
   if (!tensor)
@@ -154,7 +155,7 @@ const Tensor &SessionState::parameter(size_t slot) {
   return values[slot];
 }
 
-const Tensor &Session::parameter(std::string_view key) const { return state_->parameter(state_->table.require(key)); }
+const Tensor &Session::parameter(std::string_view key) const & { return state_->parameter(state_->table.require(key)); }
 
 std::vector<std::string> Session::parametersElsewhere() const {
   std::vector<std::string> keys;
@@ -165,6 +166,7 @@ std::vector<std::string> Session::parametersElsewhere() const {
 }
 
 void Session::gatherParameters(const std::function<void(const ParameterInfo &, const Tensor &)> &take) {
+  requireGiven(take, "gatherParameters");
   if (state_->ranks)
     return state_->ranks->gatherParameters(take);
   for (size_t slot = 0; slot < state_->table.size(); ++slot)

@@ -35,7 +35,7 @@ void Session::setTrained(std::vector<SessionModule> given, std::vector<int64_t> 
   s.flush();
 
   std::vector<Module> modules = makeModules(s.device, std::move(given));
-  if (!std::ranges::equal(modules, s.modules, {}, &Module::name, &Module::name))
+  if (!std::ranges::equal(modules, s.modules, [](const Module &a, const Module &b) { return a.name() == b.name(); }))
     throw Error(ErrorCode::InvalidArgument, "the modules given are not those of the session, by their names and order");
   for (const Module &module : modules)
     s.checkHypers(module);

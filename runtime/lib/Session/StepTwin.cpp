@@ -9,6 +9,7 @@
 #include "../Drivers/DeviceOptions.h"
 #include "../Drivers/Drivers.h"
 #include "../Program/LackOfMemory.h"
+#include "../Tensor/NullHandles.h"
 #include "OwnDevice.h"
 #include "PlanStep.h"
 #include "segue/runtime/Device/Device.h"
@@ -290,7 +291,7 @@ StepTwin::StepTwin(std::string_view spec, std::vector<SessionModule> modules, Se
 }
 
 StepTwin::StepTwin(std::string_view spec, const MakeSteps &make) : StepTwin(spec) {
-  state_->steps = make(state_->device, state_->sink);
+  state_->steps = requireGiven(make, "StepTwin")(state_->device, state_->sink);
 }
 
 StepTwin::~StepTwin() = default;

@@ -1,11 +1,11 @@
-//===- NullHandles.h - null tensors and devices at the door -----*- C++ -*-===//
+//===- NullHandles.h - null arguments at the door ---------------*- C++ -*-===//
 //
 // Licensed under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 //
-// A default Tensor and a default DeviceRef hold nothing, and callers hand them
+// A default Tensor, DeviceRef or function holds nothing, and callers hand them
 // over by mistake. What takes one from outside asks here before it looks into it.
 //
 //===----------------------------------------------------------------------===//
@@ -31,6 +31,14 @@ inline const Tensor &requireGiven(const Tensor &tensor, std::string_view who) {
   if (!tensor)
     throw Error(ErrorCode::InvalidArgument, std::string(who) + ": a null tensor was given, one that holds no values");
   return tensor;
+}
+
+/// Returns `function`; throws InvalidArgument if there is none to call.
+template <typename Signature>
+const std::function<Signature> &requireGiven(const std::function<Signature> &function, std::string_view who) {
+  if (!function)
+    throw Error(ErrorCode::InvalidArgument, std::string(who) + ": an empty function was given");
+  return function;
 }
 
 } // namespace segue::inline runtime

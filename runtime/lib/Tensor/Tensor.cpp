@@ -14,6 +14,10 @@ namespace segue::inline runtime {
 /// The greatest alignment that is noted: alignments above a page say nothing that anyone asks for.
 static constexpr uint32_t greatestAlignment = 4096;
 
+void Tensor::failNull() {
+  throw Error(ErrorCode::InvalidArgument, "a null tensor was asked what it holds: it was never made, or it was moved from");
+}
+
 Tensor Tensor::empty(const DeviceRef &device, std::shared_ptr<const TensorDesc> desc) {
   requireGiven(device, "Tensor");
   if (!desc)

@@ -75,6 +75,7 @@ Tensor toHost(const Tensor &tensor) {
 }
 
 void forEachPiece(const Tensor &tensor, const std::function<void(std::span<const std::byte> bytes)> &take) {
+  requireGiven(take, "forEachPiece");
   constexpr uint64_t pieceBytes = 1 << 20;
   const TensorDesc &desc = tensor.desc();
   uint64_t width = byteSize(desc.element), count = tensor.elementCount();

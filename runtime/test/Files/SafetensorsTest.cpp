@@ -74,6 +74,32 @@ TEST(Safetensors, ReadsUnalignedData) {
   EXPECT_EQ(*SafetensorsFile::open(folder / "t").tensor(device, "w").data<float>(), 1.5);
 }
 
+// A loop over the tensors of a file that nobody else holds goes over what is there.
+TEST(Safetensors, ATemporaryGivesItsTensorsAway) {
+  TemporaryFolder folder;
+  saveSafetensors(folder / "t", {{"a", counting({3}, ElementType::f32)}, {"b", counting({5}, ElementType::i8)}},
+                  {{"format", "pt"}});
+  std::string names;
+  for (const SafetensorsEntry &entry : SafetensorsFile::open(folder / "t").entries())
+    names += entry.name + entry.dtype;
+  for (const auto &[key, value] : SafetensorsFile::open(folder / "t").metadata())
+    names += key + value;
+  EXPECT_EQ(names, "aF32bI8formatpt");
+}
+
+TEST(Safetensors, WhatWasMovedFromSaysSo) {
+  TemporaryFolder folder;
+  saveSafetensors(folder / "t", {{"a", counting({3}, ElementType::f32)}});
+  SafetensorsFile file = SafetensorsFile::open(folder / "t"), other = std::move(file);
+  EXPECT_ERROR(file.checkUnchanged(), InvalidArgument, "SafetensorsFile: used after it was moved from");
+  EXPECT_ERROR(file.header(), InvalidArgument, "SafetensorsFile: used after it was moved from");
+  EXPECT_EQ(other.tensor(device, "a").elementCount(), 3u);
+  DeferredTensors unread;
+  unread["a"] = {{3}, ElementType::f32, {}};
+  EXPECT_ERROR(saveDeferred(folder / "u", unread), InvalidArgument, "tensor \"a\": an empty function");
+  EXPECT_FALSE(std::filesystem::exists(folder / "u"));
+}
+
 // Cut at every length: never a tensor, always FILE_CORRUPT naming the file.
 TEST(Safetensors, RefusesEveryTruncation) {
   TemporaryFolder folder;

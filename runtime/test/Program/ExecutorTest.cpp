@@ -85,6 +85,70 @@ TEST(NullHandles, AreRefused) {
   expectRefused("copyTo", [&] { (void)copyTo(device, none, desc); });
   expectRefused("copyInto", [&] { copyInto(none, x); });
   expectRefused("copyInto", [&] { copyInto(x, none); });
+  Module module(device, binary, "adds");
+  expectRefused("module \"adds\"", [&] { (void)module.infer(Module::Lookup()); });
+  expectRefused("module \"adds\"", [&] { (void)module.forward(Module::Lookup()); });
+  expectRefused("Binary::slice", [&] { (void)binary.slice("forward", {}); });
+  expectRefused("forEachPiece", [&] { forEachPiece(x, {}); });
+  Tensor given = std::move(x); // a tensor that was moved from is null
+  for (const Tensor &null : {none, x}) {
+    auto [code, what] = errorOf([&] { (void)null.desc(); });
+    EXPECT_EQ(code, ErrorCode::InvalidArgument);
+    EXPECT_NE(what.find("null tensor"), what.npos) << what;
+    EXPECT_EQ(errorOf([&] { (void)null.shape(); }).first, ErrorCode::InvalidArgument);
+    EXPECT_EQ(errorOf([&] { (void)null.element(); }).first, ErrorCode::InvalidArgument);
+    EXPECT_EQ(errorOf([&] { (void)null.elementCount(); }).first, ErrorCode::InvalidArgument);
+    EXPECT_EQ(errorOf([&] { (void)null.device(); }).first, ErrorCode::InvalidArgument);
+    EXPECT_EQ(errorOf([&] { (void)null.data<float>(); }).first, ErrorCode::InvalidArgument);
+    EXPECT_FALSE(null.isSoleOwner());
+  }
+}
+
+// Handles over a file stay what they were when they are moved from; a module says that it has no device.
+TEST(MovedFrom, HandlesOverAFileAreWhole) {
+  DeviceRef device = Device::open("cpu:threads=1");
+  Binary binary = Binary::fromMemory(makeAddFile(4).serialize(), {}, "adds"), other = std::move(binary);
+  EXPECT_EQ(binary.name(), "adds");
+  ASSERT_EQ(binary.programs().size(), 1u);
+  Program program = binary.program("forward"), otherProgram = std::move(program);
+  EXPECT_EQ(program.name(), "forward");
+  Executor executor(device, program), otherExecutor = std::move(executor);
+  Tensor x = Tensor::zeros(device, TensorDesc({4}, ElementType::f32));
+  EXPECT_EQ(executor.run(std::vector{x, x}).size(), 1u);
+  Module module(device, binary), otherModule = std::move(module);
+  auto [code, what] = errorOf([&] { (void)module.infer(TensorMap{{"x", x}, {"y", x}}); });
+  EXPECT_EQ(code, ErrorCode::InvalidArgument);
+  EXPECT_NE(what.find("device is null"), what.npos) << what;
+}
+
+TEST(Program, HasNoSiblingOutsideOfItsFile) {
+  Program program = Binary::fromMemory(makeAddFile(4).serialize(), {}, "adds").program("forward");
+  EXPECT_EQ(program.sibling(0).name(), "forward");
+  auto [code, what] = errorOf([&] { (void)program.sibling(99); });
+  EXPECT_EQ(code, ErrorCode::InvalidArgument);
+  EXPECT_EQ(what, "INVALID_ARGUMENT: adds has 1 programs; there is no program 99");
+}
+
+// A temporary handle is gone before the first turn of a range-based loop over what it has, so it gives what it has away.
+TEST(Temporaries, GiveAwayWhatALoopGoesOver) {
+  std::vector<std::byte> file = makeAddFile(4).serialize();
+  DeviceRef device = Device::open("cpu:threads=1");
+  size_t programs = 0;
+  for (const Program &program : Binary::fromMemory(file).programs())
+    programs += program.name() == "forward";
+  EXPECT_EQ(programs, 1u);
+  std::string names;
+  for (const Value &value : Binary::fromMemory(file).program("forward").inputs())
+    names += value.name;
+  for (const Value &value : Module(device, Binary::fromMemory(file)).inputs())
+    names += value.name;
+  EXPECT_EQ(names, "xyxy");
+  const Value &output = Binary::fromMemory(file).program("forward").output(0);
+  EXPECT_EQ(output.desc().shape, Shape{4});
+  int64_t elements = 1;
+  for (int64_t extent : Tensor::zeros(device, TensorDesc({2, 3}, ElementType::f32)).shape())
+    elements *= extent;
+  EXPECT_EQ(elements, 6);
 }
 
 // The outputs of one program feed the next without a copy.

@@ -276,6 +276,71 @@ TEST_P(SessionTest, WrongTies) {
   EXPECT_ERROR(make({{{"front", "w"}}, {{"front", "w"}}}), InvalidArgument, "\"front.w\" is given twice");
 }
 
+// Whoever collects the results of steps holds nothing of the device by their losses.
+TEST_P(SessionTest, CollectedResultsHoldNoLossOnTheDevice) {
+  Session session = stitched();
+  std::vector<StepResult> results;
+  auto step = [&] {
+    results.push_back(session.step(batch(), 0.1));
+    std::erase_if(results.back().outputs, [](const auto &output) { return output.first != "loss"; });
+  };
+  step();
+  step();
+  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
+  for (int i = 0; i < 4; ++i)
+    step();
+  EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), before);
+  for (const StepResult &result : results) {
+    const Tensor &loss = result.outputs.find("loss")->second;
+    EXPECT_EQ(loss.storage()->space(), Space::Host);
+    EXPECT_EQ(loss.item(), result.loss);
+  }
+}
+
+// A hook sees the gradients of a step in which no other step of its session has room.
+TEST_P(SessionTest, AHookTakesNoStepOfItsOwnSession) {
+  Session session = stitched();
+  std::vector<TensorMap> batches = {batch()};
+  int called = 0;
+  std::vector<GradientHook> hooks = {{"w", [&](Tensor &) {
+                                        ++called;
+                                        EXPECT_ERROR(session.step(batch(), 0.1), StateTransition, "by a hook on a gradient");
+                                        EXPECT_ERROR(session.forwardBackward(batch()), StateTransition, "by a hook");
+                                        EXPECT_ERROR(session.optimize(0.1), StateTransition, "by a hook");
+                                        session.clearGradients();
+                                      }}};
+  EXPECT_ERROR(session.step(batches, 0.1, hooks), StateTransition, "clearGradients was called by a hook on a gradient");
+  EXPECT_EQ(called, 1);
+  Session other = stitched();
+  EXPECT_EQ(session.step(batch(), 0.1).loss, other.step(batch(), 0.1).loss);
+  EXPECT_EQ(session.stepCount(), 1);
+}
+
+// A session that was moved from says so at every call, and the one that it was moved to trains on.
+TEST_P(SessionTest, WhatWasMovedFromSaysSo) {
+  Session session = stitched(), other = std::move(session);
+  constexpr const char *says = "Session: used after it was moved from";
+  EXPECT_ERROR(session.step(batch(), 0.1), InvalidArgument, says);
+  EXPECT_ERROR(session.evaluate(batch()), InvalidArgument, says);
+  EXPECT_ERROR(session.parameters(), InvalidArgument, says);
+  EXPECT_ERROR(session.parameter("w"), InvalidArgument, says);
+  EXPECT_ERROR(session.stepCount(), InvalidArgument, says);
+  EXPECT_ERROR(session.services(), InvalidArgument, says);
+  EXPECT_ERROR(session.save("never"), InvalidArgument, says);
+  EXPECT_EQ(other.step(batch(), 0.1).step, 1);
+  session = std::move(other);
+  EXPECT_EQ(session.step(batch(), 0.1).step, 2);
+  EXPECT_ERROR(session.gatherParameters({}), InvalidArgument, "an empty function");
+  std::vector<TensorMap> batches = {batch()};
+  std::vector<GradientHook> hooks = {{"w", {}}};
+  EXPECT_ERROR(session.step(batches, 0.1, hooks), InvalidArgument, "the hook on the gradient of \"w\": an empty function");
+  EXPECT_EQ(session.step(batch(), 0.1).step, 3);
+  std::string keys;
+  for (const ParameterInfo &parameter : stitched().parameters())
+    keys += parameter.key;
+  EXPECT_EQ(keys, "wv");
+}
+
 TEST_P(SessionTest, ModulesNeedDifferentNames) {
   EXPECT_ERROR(Session(device, {{"m", makeLayer()}, {"m", makeHead()}}), InvalidArgument, "are called \"m\"");
   EXPECT_EQ(Session(device, {{"", makeLayer()}, {"", makeHead()}}).modules()[1].name(), "1");

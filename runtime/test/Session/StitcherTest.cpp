@@ -196,6 +196,8 @@ TEST_P(StitcherTest, TrainsWithAnOptimizerOfTheCaller) {
 }
 
 TEST_P(StitcherTest, WhatIsRefused) {
+  Stitcher moved(device), movedTo = std::move(moved);
+  EXPECT_ERROR(moved.pending(), InvalidArgument, "Stitcher: used after it was moved from");
   Module front = layer(), left = head(), right = head();
   Tensor w = tensor(1, 0.125f), v = tensor(0.5f, -0.25f), x = tensor(0.25f, 0.25f), y = tensor(1, 0);
   EXPECT_ERROR(stitcher.backward({Tensor()}), InvalidArgument, "a null tensor is not a float scalar");

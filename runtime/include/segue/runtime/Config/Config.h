@@ -43,6 +43,9 @@ class Config {
 public:
   /// Makes the config of a file without sections: every service has its defaults.
   Config();
+  // A Config that was moved from is what it was.
+  Config(const Config &) = default;
+  Config &operator=(const Config &) = default;
 
   /// Reads a file, which may be that of a whole training program: keys of the
   /// file and of `memory` that are none of ours are left to it; see `foreign`.
@@ -56,13 +59,15 @@ public:
 
   /// Returns the paths of the keys that are none of ours ("model", "memory.strategy"), so
   /// that the user can be told that they have no effect here.
-  const std::vector<std::string> &foreign() const { return foreign_; }
+  const std::vector<std::string> &foreign() const & { return foreign_; }
+  std::vector<std::string> foreign() && { return foreign_; }
 
   /// Returns true if the file has this section.
   bool has(std::string_view section) const;
   /// Returns a reader of a section, of an empty object
   /// if the file has none. The config must outlive it.
-  ConfigReader section(std::string_view section) const;
+  ConfigReader section(std::string_view section) const &;
+  ConfigReader section(std::string_view section) && = delete;
   /// Returns the section as it was written; an empty object if the file has none.
   Json json(std::string_view section) const;
 

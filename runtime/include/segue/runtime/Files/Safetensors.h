@@ -23,6 +23,7 @@
 #ifndef SEGUE_RUNTIME_FILES_SAFETENSORS_H
 #define SEGUE_RUNTIME_FILES_SAFETENSORS_H
 
+#include "segue/runtime/HeldPointer.h"
 #include "segue/runtime/Program/Module.h"
 #include <filesystem>
 #include <functional>
@@ -50,12 +51,18 @@ public:
   /// and the entry that is wrong.
   static SafetensorsFile open(const std::filesystem::path &path);
 
-  const std::filesystem::path &path() const { return path_; }
-  const Metadata &metadata() const { return metadata_; }
+  // A temporary gives copies: a range over SafetensorsFile::open(path).entries() is one over what is there.
+
+  const std::filesystem::path &path() const & { return path_; }
+  const Metadata &metadata() const & { return metadata_; }
   /// Returns the tensors, sorted by name.
-  const std::vector<SafetensorsEntry> &entries() const { return entries_; }
+  const std::vector<SafetensorsEntry> &entries() const & { return entries_; }
+  std::filesystem::path path() && { return path_; }
+  Metadata metadata() && { return metadata_; }
+  std::vector<SafetensorsEntry> entries() && { return entries_; }
   /// Returns the entry called `name`, or null if there is none.
-  const SafetensorsEntry *find(std::string_view name) const;
+  const SafetensorsEntry *find(std::string_view name) const &;
+  const SafetensorsEntry *find(std::string_view name) && = delete;
 
   /// Returns the tensor called `name`: dense, read-only, in the mapped file (copied only
   /// where it is not aligned to its element). It keeps the mapping alive. Throws
@@ -76,11 +83,14 @@ public:
 
   /// Returns the stored bytes of an entry of this file, whatever their type and alignment,
   /// in the mapped file. They are valid while the file, or a tensor of it, lives.
-  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const;
+  std::span<const std::byte> bytes(const SafetensorsEntry &entry) const &;
+  std::span<const std::byte> bytes(const SafetensorsEntry &entry) && = delete;
   /// Returns all that stands before the bytes of tensors.
-  std::span<const std::byte> header() const;
+  std::span<const std::byte> header() const &;
+  std::span<const std::byte> header() && = delete;
   /// Returns the file that is mapped.
-  const FileMapping &mapping() const { return *mapping_; }
+  const FileMapping &mapping() const & { return *mapping_; }
+  const FileMapping &mapping() && = delete;
 
 private:
   SafetensorsFile() = default;
@@ -89,7 +99,7 @@ private:
   Metadata metadata_;
   std::vector<SafetensorsEntry> entries_;
   uint64_t headerBytes_ = 0;
-  std::shared_ptr<const FileMapping> mapping_;
+  HeldPointer<std::shared_ptr<const FileMapping>, "SafetensorsFile"> mapping_;
 };
 
 /// Returns all tensors of a file; throws what open and tensor throw.

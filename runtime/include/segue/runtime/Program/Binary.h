@@ -74,6 +74,10 @@ struct SegmentInfo {
 
 class Binary {
 public:
+  // A Binary that was moved from is what it was.
+  Binary(const Binary &) = default;
+  Binary &operator=(const Binary &) = default;
+
   /// The newest version that this runtime reads. The major number must match;
   /// older minor numbers and vocabularies load, newer ones are refused.
   static constexpr uint32_t versionMajor = 0, versionMinor = 3, layoutVocabulary = 3;
@@ -89,14 +93,16 @@ public:
                            std::string name = "memory");
 
   /// Returns the programs, in the order of the file.
-  const std::vector<Program> &programs() const { return programs_; }
+  const std::vector<Program> &programs() const & { return programs_; }
+  std::vector<Program> programs() && { return programs_; }
   bool hasProgram(std::string_view name) const;
   /// Throws NameUnknown listing the programs there are.
-  const Program &program(std::string_view name) const;
+  const Program &program(std::string_view name) const &;
+  Program program(std::string_view name) && { return program(name); }
 
   /// Returns a binary in memory whose program `program` has no outputs but those that `isKept` chooses, and neither
   /// commands nor inputs that these do not need; all else is as here, and its kernels run where these do. Throws
-  /// NameUnknown, and Unsupported where an output cannot be left out: one command makes it with others, or the program
+  /// NameUnknown, InvalidArgument for an empty `isKept`, and Unsupported where an output cannot be left out: one command makes it with others, or the program
   /// saves values for another one.
   Binary slice(std::string_view program, const std::function<bool(const Value &)> &isKept) const;
 
@@ -105,7 +111,8 @@ public:
   std::vector<size_t> outputsMadeTogether(std::string_view program) const;
 
   /// Returns the path of the file, or the name given to fromMemory.
-  const std::string &name() const;
+  const std::string &name() const &;
+  std::string name() && { return name(); }
   /// Returns the tool that wrote the file; options() returns those it was given.
   std::string producer() const;
   std::vector<std::pair<std::string, std::string>> options() const;
@@ -113,7 +120,8 @@ public:
   std::vector<SegmentInfo> segments() const;
   /// Returns whether the kernels may run, and why. The first call reads
   /// the whole file where a signature decides; the answer is kept.
-  const NativeCodeLeave &nativeCodeLeave() const;
+  const NativeCodeLeave &nativeCodeLeave() const &;
+  NativeCodeLeave nativeCodeLeave() && { return nativeCodeLeave(); }
   /// Returns the size of the whole file in bytes.
   uint64_t bytes() const;
 

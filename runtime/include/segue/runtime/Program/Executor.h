@@ -47,6 +47,10 @@ inline constexpr size_t mostPreparedDevices = 8;
 
 class Executor {
 public:
+  // An Executor that was moved from is what it was.
+  Executor(const Executor &) = default;
+  Executor &operator=(const Executor &) = default;
+
   /// Makes `program` ready, if it is not. Throws NativeCodeRefused, Unsupported
   /// (no kernel for this CPU, a library call that no engine has), DeviceOom.
   /// Costs milliseconds the first time: plans library calls and maps kernels.
@@ -88,8 +92,10 @@ public:
   /// together) and the outputs before were dropped or are those in `outputs`.
   void run(std::span<Tensor> inputs, std::span<Tensor> outputs, EventSink *events = nullptr) const;
 
-  const Program &program() const { return program_; }
-  const DeviceRef &device() const { return device_; }
+  const Program &program() const & { return program_; }
+  Program program() && { return program_; }
+  const DeviceRef &device() const & { return device_; }
+  DeviceRef device() && { return device_; }
   SubmitCounters counters() const;
 
 private:

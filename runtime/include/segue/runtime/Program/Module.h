@@ -39,7 +39,7 @@ public:
   Token() = default;
   explicit operator bool() const { return held_ != nullptr; }
   /// Returns the bytes held by saved values, without inputs kept by reference.
-  uint64_t savedBytes() const { return savedBytes_; }
+  uint64_t savedBytes() const { return held_ ? savedBytes_ : 0; }
   /// The tensors that backward reads, null where a gradient belongs. They live as long as the token, its
   /// copies, and the backward that uses it up. Code that moves memory between two calls may replace one by a
   /// tensor of the same value that is laid elsewhere.
@@ -66,17 +66,27 @@ public:
   /// FileCorrupt if the signatures of its programs do not belong together.
   Module(DeviceRef device, Binary binary, std::string name = {});
 
-  const Binary &binary() const { return binary_; }
-  const DeviceRef &device() const { return device_; }
-  const std::string &name() const { return name_; }
+  // A Module that was moved from has neither values nor a device, and refuses to run. A temporary gives copies of what it has.
+
+  const Binary &binary() const & { return binary_; }
+  const DeviceRef &device() const & { return device_; }
+  const std::string &name() const & { return name_; }
+  Binary binary() && { return binary_; }
+  DeviceRef device() && { return device_; }
+  std::string name() && { return name_; }
 
   /// Return the values of roles parameter, frozen and hyper of forward, in its order.
-  const std::vector<Value> &parameters() const { return parameters_; }
-  const std::vector<Value> &frozen() const { return frozen_; }
-  const std::vector<Value> &hypers() const { return hypers_; }
+  const std::vector<Value> &parameters() const & { return parameters_; }
+  const std::vector<Value> &frozen() const & { return frozen_; }
+  const std::vector<Value> &hypers() const & { return hypers_; }
+  std::vector<Value> parameters() && { return parameters_; }
+  std::vector<Value> frozen() && { return frozen_; }
+  std::vector<Value> hypers() && { return hypers_; }
   /// Return the inputs that the caller gives, and the outputs that it gets, by position.
-  const std::vector<Value> &inputs() const { return inputs_; }
-  const std::vector<Value> &outputs() const { return outputs_; }
+  const std::vector<Value> &inputs() const & { return inputs_; }
+  const std::vector<Value> &outputs() const & { return outputs_; }
+  std::vector<Value> inputs() && { return inputs_; }
+  std::vector<Value> outputs() && { return outputs_; }
 
   /// Returns this module for a process in which it never runs, as another rank has it: it shows what it takes and
   /// gives, and find() finds no program.
@@ -97,7 +107,7 @@ public:
 
   /// Runs inference (or forward where there is no other), returns the outputs
   /// by position. Throws MissingInput naming the value that `values` lacks,
-  /// and what Executor::run throws.
+  /// InvalidArgument for an empty function, and what Executor::run throws.
   std::vector<Tensor> infer(const Lookup &values, EventSink *events = nullptr) const;
   std::vector<Tensor> infer(const TensorMap &values, EventSink *events = nullptr) const;
 
@@ -135,7 +145,8 @@ public:
                      EventSink *events = nullptr, std::vector<Tensor> *others = nullptr) const;
 
   /// Returns the program of that name, such as "optimizer" or "grad_norm", or null.
-  const Program *find(std::string_view program) const { return isElsewhere_ ? nullptr : inFile(program); }
+  const Program *find(std::string_view program) const & { return isElsewhere_ ? nullptr : inFile(program); }
+  const Program *find(std::string_view program) && = delete;
 
 private:
   /// The origin of an input of backward: an output of forward, an input of forward, the

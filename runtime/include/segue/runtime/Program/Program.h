@@ -57,7 +57,8 @@ struct Value {
   /// Shape and element type are those of `desc`.
   std::vector<std::shared_ptr<const TensorDesc>> alternatives;
 
-  const TensorDesc &desc() const { return *sharedDesc; }
+  const TensorDesc &desc() const & { return *sharedDesc; }
+  TensorDesc desc() && { return *sharedDesc; }
 };
 
 /// Output `output` lies in the storage of input `input`. Unless `required`, it does so only
@@ -91,22 +92,37 @@ struct CommandCount {
 
 class Program {
 public:
-  const std::string &name() const;
-  const std::vector<Value> &inputs() const;
-  const std::vector<Value> &outputs() const;
+  // A Program that was moved from is what it was.
+  Program(const Program &) = default;
+  Program &operator=(const Program &) = default;
+
+  // What these return lives as long as a handle over the file. A temporary, which may be
+  // the last of them, gives copies: a range over its inputs is a range over what is there.
+
+  const std::string &name() const &;
+  const std::vector<Value> &inputs() const &;
+  const std::vector<Value> &outputs() const &;
   /// Return a value, or throw InvalidArgument for an index outside.
-  const Value &input(size_t index) const;
-  const Value &output(size_t index) const;
+  const Value &input(size_t index) const &;
+  const Value &output(size_t index) const &;
+  std::string name() && { return name(); }
+  std::vector<Value> inputs() && { return inputs(); }
+  std::vector<Value> outputs() && { return outputs(); }
+  Value input(size_t index) && { return input(index); }
+  Value output(size_t index) && { return output(index); }
   /// Returns the index of the input or output called so, or -1.
   int findInput(std::string_view name) const;
   int findOutput(std::string_view name) const;
 
   /// Returns the phases that its commands enter, in their order: Forward, Backward or
   /// Optimizer. A program without any runs in whatever phase is current.
-  const std::vector<Phase> &phases() const;
+  const std::vector<Phase> &phases() const &;
+  std::vector<Phase> phases() && { return phases(); }
 
-  const std::vector<Alias> &aliases() const;
-  const std::vector<SavePoint> &savePoints() const;
+  const std::vector<Alias> &aliases() const &;
+  const std::vector<SavePoint> &savePoints() const &;
+  std::vector<Alias> aliases() && { return aliases(); }
+  std::vector<SavePoint> savePoints() && { return savePoints(); }
 
   /// Returns a hash of names, roles and descs with their alternatives, as in the file.
   uint64_t signatureHash() const;
@@ -122,10 +138,11 @@ public:
   /// Returns the floating point operations of all matmul commands of one run.
   uint64_t matmulFlops() const;
 
-  /// Returns the program with that index in the same file.
-  Program sibling(size_t index) const { return Program(image_, index); }
+  /// Returns the program with that index in the same file. Throws InvalidArgument if it has no such.
+  Program sibling(size_t index) const;
 
-  const std::shared_ptr<const BinaryImage> &image() const { return image_; }
+  const std::shared_ptr<const BinaryImage> &image() const & { return image_; }
+  std::shared_ptr<const BinaryImage> image() && { return image_; }
   size_t index() const { return index_; }
 
 private:

@@ -43,6 +43,7 @@
 
 #include "segue/runtime/Collectives/Collectives.h"
 #include "segue/runtime/Config/Config.h"
+#include "segue/runtime/HeldPointer.h"
 #include "segue/runtime/Residency/Residency.h"
 #include "segue/runtime/Services/MemoryServices.h"
 #include "segue/runtime/Session/Checkpoint.h"
@@ -216,8 +217,12 @@ public:
   Session(Session &&) noexcept;
   Session &operator=(Session &&) noexcept;
 
-  const DeviceRef &device() const;
-  const std::vector<Module> &modules() const;
+  // A Session that was moved from refuses every call. A temporary gives copies of what it has.
+
+  const DeviceRef &device() const &;
+  const std::vector<Module> &modules() const &;
+  DeviceRef device() && { return device(); }
+  std::vector<Module> modules() && { return modules(); }
   /// Returns the services, or null if the config enables none.
   const MemoryServices *services() const;
   /// Adds the same modules, compiled for batches of other extents: such a batch runs
@@ -243,7 +248,8 @@ public:
   MemoryServices *services();
 
   /// Returns the trained and frozen values, each once, in order of appearance.
-  const std::vector<ParameterInfo> &parameters() const;
+  const std::vector<ParameterInfo> &parameters() const &;
+  std::vector<ParameterInfo> parameters() && { return parameters(); }
 
   /// Copies `tensor` into the parameter (trained or frozen) called `key`, into
   /// bound memory where there is any; does nothing where another rank alone has it, which sets it, too. Throws
@@ -292,7 +298,8 @@ public:
   /// Returns the parameter itself, not a copy: the next step changes it. Throws
   /// NameUnknown, MissingWeight if it has no value yet; InvalidArgument for one that another rank alone has
   /// (Sharding::Parameters, Sharding::Modules).
-  const Tensor &parameter(std::string_view key) const;
+  const Tensor &parameter(std::string_view key) const &;
+  Tensor parameter(std::string_view key) && { return parameter(key); }
 
   /// Returns the keys of the parameters that other ranks have alone.
   std::vector<std::string> parametersElsewhere() const;
@@ -332,17 +339,20 @@ public:
   /// on a parameter that has no gradient here: frozen, or updated in backward. Hooks are called in their order; each
   /// costs a copy of its gradient to the host and back, and the wait for both.
   StepResult optimize(const LearningRates &rates, std::span<const GradientHook> hooks = {});
-  /// Makes the updates of the last step that wait for the next forward, where modules were compiled with in-forward.
-  /// Calls that read or replace parameters or states do so, too. Throws StateTorn if an update fails midway.
+  /// Makes the updates of the last step that wait for the next forward, where modules were compiled with in-forward, and
+  /// waits for those that are queued. Calls that read or replace parameters or states do so, too; who makes none behind the
+  /// last step, as a rank that saves nothing, calls this. Throws StateTorn if an update fails, or has failed, midway.
   void finishUpdates();
   /// The rates that a step wants: 1, or one more than the highest group of a parameter.
   size_t rateCount() const;
 
   /// The sum of the gradients waiting for a parameter, between forwardBackward
   /// and optimize, times the scale of the loss. Throws NameUnknown, InvalidArgument if it has none.
-  const Tensor &gradient(std::string_view key) const;
+  const Tensor &gradient(std::string_view key) const &;
+  Tensor gradient(std::string_view key) && { return gradient(key); }
   /// Returns the gradients of batch tensors in the last forwardBackward, by name.
-  const TensorMap &inputGradients() const;
+  const TensorMap &inputGradients() const &;
+  TensorMap inputGradients() && { return inputGradients(); }
   /// Drops the gradients that wait.
   void clearGradients();
 
@@ -356,7 +366,8 @@ public:
   int64_t seed() const;
   /// Returns the optimizer state, "m.<key>" and so on, of the last finished step; the tensors are not copies. Where ranks
   /// share states out, those of this one.
-  const TensorMap &state() const;
+  const TensorMap &state() const &;
+  TensorMap state() && { return state(); }
 
   /// Returns parameters, states, step and seed; tensors are not copied. Parameters that live in a slab are among
   /// Checkpoint::deferred, and those that another rank alone has are not there.
@@ -381,8 +392,8 @@ public:
   /// has no memory yet does not count. Throws Unsupported without a disk.
   uint64_t sealRoom() const;
   /// Lets seal() write sealed checkpoints (Checkpoint.h) to `path`. Takes sealRoom() of the disk. Called before the
-  /// first step, whose plan then goes by what is left. Throws Unsupported without a disk, InvalidArgument where the
-  /// disk has sealed a checkpoint at another path, DeviceOom, with nothing changed, where there is no room, naming a
+  /// first step, whose plan then goes by what is left. Throws Unsupported without a disk, IoFailed where no file can be
+  /// written at `path`, InvalidArgument where the disk has sealed a checkpoint at another path, DeviceOom, with nothing changed, where there is no room, naming a
   /// capacity that has it.
   void sealAt(const std::filesystem::path &path);
   struct SealFigures {
@@ -410,7 +421,7 @@ public:
   std::string load(const std::filesystem::path &path);
 
 private:
-  std::unique_ptr<SessionState> state_;
+  HeldPointer<std::unique_ptr<SessionState>, "Session"> state_;
 };
 
 } // namespace segue::inline runtime

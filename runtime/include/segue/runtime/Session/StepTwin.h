@@ -209,7 +209,7 @@ private:
 
   class WithWeights;
   struct State;
-  std::unique_ptr<State> state_;
+  HeldPointer<std::unique_ptr<State>, "StepTwin"> state_;
 };
 
 /// The free memory of a device that a plan finds when it begins.

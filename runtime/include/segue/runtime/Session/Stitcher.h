@@ -32,6 +32,7 @@
 #ifndef SEGUE_RUNTIME_SESSION_STITCHER_H
 #define SEGUE_RUNTIME_SESSION_STITCHER_H
 
+#include "segue/runtime/HeldPointer.h"
 #include "segue/runtime/Program/Module.h"
 #include <memory>
 #include <span>
@@ -86,7 +87,7 @@ public:
 
 private:
   struct State;
-  std::unique_ptr<State> state_;
+  HeldPointer<std::unique_ptr<State>, "Stitcher"> state_;
 };
 
 } // namespace segue::inline runtime

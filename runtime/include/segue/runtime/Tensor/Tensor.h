@@ -63,16 +63,24 @@ public:
 
   explicit operator bool() const { return storage_ != nullptr; }
 
-  const TensorDesc &desc() const { return *desc_; }
-  const std::shared_ptr<const TensorDesc> &sharedDesc() const { return desc_; }
-  const Shape &shape() const { return desc_->shape; }
-  ElementType element() const { return desc_->element; }
-  uint64_t elementCount() const { return desc_->elementCount(); }
-  const std::shared_ptr<Storage> &storage() const { return storage_; }
-  const DeviceRef &device() const { return storage_->device(); }
+  // These throw InvalidArgument for a null tensor, as one is that was moved from; sharedDesc and storage return null then.
+  // A temporary, which may be the last handle, gives copies of what is not shared: `for (int64_t extent : f().shape())`.
+
+  const TensorDesc &desc() const & { return required(); }
+  TensorDesc desc() && { return required(); }
+  const std::shared_ptr<const TensorDesc> &sharedDesc() const & { return desc_; }
+  std::shared_ptr<const TensorDesc> sharedDesc() && { return desc_; }
+  const Shape &shape() const & { return required().shape; }
+  Shape shape() && { return required().shape; }
+  ElementType element() const { return required().element; }
+  uint64_t elementCount() const { return required().elementCount(); }
+  const std::shared_ptr<Storage> &storage() const & { return storage_; }
+  std::shared_ptr<Storage> storage() && { return storage_; }
+  const DeviceRef &device() const & { return required(), storage_->device(); }
+  DeviceRef device() && { return required(), storage_->device(); }
 
   /// Returns the address of the first element; where it can be read is a matter of its space.
-  std::byte *bytes() const { return storage_->data() + desc_->layout.offset; }
+  std::byte *bytes() const { return required(), storage_->data() + desc_->layout.offset; }
   template <typename T> T *data() const { return reinterpret_cast<T *>(bytes()); }
 
   /// Returns the only element, converted; blocks until it is there.
@@ -95,6 +103,13 @@ private:
   Tensor(std::shared_ptr<Storage> storage, std::shared_ptr<const TensorDesc> desc, uint64_t descHash,
          const TensorOrigin *origin)
       : storage_(std::move(storage)), desc_(std::move(desc)), descHash_(descHash), origin_(origin) {}
+
+  const TensorDesc &required() const {
+    if (!desc_) [[unlikely]]
+      failNull();
+    return *desc_;
+  }
+  [[noreturn]] static void failNull();
 
   std::shared_ptr<Storage> storage_;
   std::shared_ptr<const TensorDesc> desc_;
