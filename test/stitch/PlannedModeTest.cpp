@@ -606,6 +606,51 @@ TEST_P(PlannedModeTest, AStepWithoutRoomBesideAnotherSessionIsRefused) {
   EXPECT_EQ(others, free);
 }
 
+// A step within another session's, as from a hook, has no addresses to take, and is refused; both go on.
+TEST_P(PlannedModeTest, AStepWithinAnotherSessionsIsRefused) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(3), losses, others;
+  uint64_t least = leastOfSmall(), cap = 4 * least;
+  DeviceRef device = deviceOf(cap);
+  SmallRun run(device, optionsFor(cap)), other(device, optionsFor(cap));
+  int called = 0;
+  std::vector<GradientHook> hooks = {{run.session.parameters().front().key, [&](Tensor &) {
+                                        ++called;
+                                        auto [code, what] = errorOf([&] { other.step(); });
+                                        EXPECT_EQ(code, ErrorCode::StateTransition) << what;
+                                        EXPECT_NE(what.find("a step of another session is under way"), what.npos) << what;
+                                      }}};
+  for (int step = 0; step < 3; ++step) {
+    std::vector<TensorMap> batches(1);
+    batches[0]["x"] = randomTensor(device, {SmallRun::model.rows, SmallRun::model.width}, uint32_t(step));
+    losses.push_back(float(run.session.step(batches, 1e-3, hooks).loss));
+    AddressFigures figures = device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << figures.lastDisplaced;
+    others.push_back(other.step());
+  }
+  EXPECT_EQ(called, 3);
+  EXPECT_EQ(losses, free);
+  EXPECT_EQ(others, free);
+}
+
+// Losses of steps that somebody keeps lie in nobody's way, at the least cap and after attempts that end.
+TEST_P(PlannedModeTest, CollectedResultsAreInNobodysWay) {
+  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;
+  uint64_t cap = leastOfSmall();
+  SmallRun run(deviceOf(cap), optionsFor(cap));
+  run.session.addSizes({{"deep", SmallRun::binary(480)}});
+  std::vector<StepResult> kept;
+  for (int step = 0; step < 6; ++step) {
+    losses.push_back(run.step());
+    kept.push_back(run.last);
+    AddressFigures figures = run.device->memory().addressFigures();
+    EXPECT_EQ(figures.displaced, 0u) << "step " << step << ": " << figures.lastDisplaced;
+    if (step % 2) {
+      EXPECT_EQ(errorOf([&] { run.step(480); }).first, ErrorCode::BudgetInfeasible);
+    }
+  }
+  EXPECT_EQ(losses, free);
+}
+
 // A batch of other extents for which no plan keeps to the cap is refused, and the steps after it are as if it had not come.
 TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
   std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;

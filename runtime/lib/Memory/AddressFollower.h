@@ -32,6 +32,7 @@ public:
   void restart();
   void beginStep();
   void endStep() { isInStep_ = false; }
+  bool isInStep() const { return isInStep_; }
   /// Returns true on the thread that began the step that is under way.
   bool isAsked() const { return isInStep_ && std::this_thread::get_id() == thread_; }
 

@@ -450,6 +450,11 @@ void DeviceMemory::endPlannedStep() {
     follower_->endStep();
 }
 
+bool DeviceMemory::isInPlannedStep() const {
+  std::lock_guard lock(mutex_);
+  return follower_ && follower_->isInStep();
+}
+
 uint64_t DeviceMemory::lentBytes() const {
   std::lock_guard lock(mutex_);
   return lentBytes_;

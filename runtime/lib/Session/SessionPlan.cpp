@@ -127,6 +127,10 @@ void SessionState::followPlanFor(const StepSizes &step, std::span<const TensorMa
   // changed with the caps of others. What others have there makes room as soon as their plan is not in force.
   bool isTurn = !services->hasItsAddresses() ||
                 (here.planned && here.planned->budgetBytes != device->memory().budget(Space::DeviceDram));
+  if (isTurn && device->memory().isInPlannedStep())
+    throw Error(ErrorCode::StateTransition,
+                "a step of another session is under way on this device, and the addresses of its memory are those of that "
+                "step's plan; take this one when that step has ended, or give each session a device of its own");
   if (isTurn)
     device->memory().forgetAddresses();
   prepareStreamed(step, batches); // the ring is in the way of a plan

@@ -181,6 +181,8 @@ public:
   /// Begin and end a step of the plan. Called on the thread whose allocations are planned.
   void beginPlannedStep();
   void endPlannedStep();
+  /// Returns true between the two.
+  bool isInPlannedStep() const;
   /// While an object of this class lives, what the thread of the steps allocates is no block
   /// of the plan, whatever its owner and size: it lies in the room that was left beside the
   /// plan, or is lent some of the plan's. Not nested.
