@@ -17,8 +17,8 @@
 
 namespace segue::tool {
 
-/// Returns what is wrong with the options of passes and pipelines on a command line, `--pass="key=1 key=2"` and those of
-/// `--pass-pipeline`: the first key that stands twice for one of them. Empty if none does. Passes are registered.
+/// Returns what is wrong with the options of passes and pipelines on a command line, `--pass="key=1 key=2"` and those
+/// of `--pass-pipeline`: the first key that stands twice for one of them. Empty if none does. Passes are registered.
 std::string repeatedPassOption(int argc, char **argv);
 
 } // namespace segue::tool

@@ -281,7 +281,7 @@ struct PadSum {
   int64_t dim = 0;
   std::map<int64_t, int64_t> covered;
 
-  /// Adds what `other` covers; false if they overlap or pad other dimensions. Takes its ranges into the larger of the two.
+  /// Adds what `other` covers; false if they overlap or pad other dimensions. The ranges go to the larger of the two.
   bool add(PadSum other) {
     if (other.dim != dim)
       return false;
@@ -315,8 +315,8 @@ private:
 /// concatenation: the gradient of a value that was split. Every element of the
 /// sum has at most one part that is not zero, so nothing is rounded otherwise.
 ///
-/// Matches the last addition of a sum, and looks at each of its additions once: where every addition looked at all before
-/// it, sums that have no end of pads to join took quadratic time.
+/// Matches the last addition of a sum, and looks at each of its additions once: where every addition looked at all
+/// before it, sums that have no end of pads to join took quadratic time.
 struct JoinPads : OpRewritePattern<AddOp> {
   using OpRewritePattern::OpRewritePattern;
 
@@ -332,7 +332,9 @@ struct JoinPads : OpRewritePattern<AddOp> {
 private:
   static bool isWithinSum(AddOp op) { return op->hasOneUse() && isa<AddOp>(*op->user_begin()); }
 
-  static bool hasLayout(Value value) { return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding()); }
+  static bool hasLayout(Value value) {
+    return static_cast<bool>(cast<RankedTensorType>(value.getType()).getEncoding());
+  }
 
   /// Returns the additions of a sum, each behind its operands.
   static SmallVector<AddOp> additionsOf(AddOp last) {

@@ -105,15 +105,17 @@ LogicalResult LaunchOp::verify() {
 /// Verifies that a kernel that is not lowered yet takes buffers of what a launch gives it and wants of it.
 static LogicalResult verifyKernelTypes(LaunchOp launch, FunctionOpInterface kernel) {
   auto wrong = [&](const Twine &what, unsigned argument) {
-    InFlightDiagnostic diag = launch.emitOpError() << what << ", but argument " << argument << " of `" << launch.getKernel()
-                                                   << "` is " << kernel.getArgumentTypes()[argument];
+    InFlightDiagnostic diag = launch.emitOpError();
+    diag << what << ", but argument " << argument << " of `" << launch.getKernel() << "` is "
+         << kernel.getArgumentTypes()[argument];
     diag.attachNote(kernel->getLoc()) << "kernel defined here";
     return diag;
   };
   unsigned inputs = launch.getInputs().size(), buffers = inputs + launch.getNumResults();
   for (unsigned i = 0; i < buffers; ++i) { // C4
     bool isInput = i < inputs;
-    auto value = cast<RankedTensorType>(isInput ? launch.getInputs()[i].getType() : launch.getResult(i - inputs).getType());
+    Value given = isInput ? launch.getInputs()[i] : launch.getResult(i - inputs);
+    auto value = cast<RankedTensorType>(given.getType());
     Type element = value.getElementType();
     if (element.isInteger(1)) // a byte in memory
       element = IntegerType::get(launch.getContext(), 8);
@@ -122,7 +124,8 @@ static LogicalResult verifyKernelTypes(LaunchOp launch, FunctionOpInterface kern
                 (!buffer.hasStaticShape() || buffer.getNumElements() == value.getNumElements());
     if (!fits) {
       std::string what;
-      llvm::raw_string_ostream(what) << (isInput ? "operand " : "result ") << (isInput ? i : i - inputs) << " is '" << value << "'";
+      llvm::raw_string_ostream(what) << (isInput ? "operand " : "result ") << (isInput ? i : i - inputs) << " is '"
+                                     << value << "'";
       return wrong(what, i);
     }
   }
