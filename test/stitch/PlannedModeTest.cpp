@@ -632,25 +632,6 @@ TEST_P(PlannedModeTest, AStepWithinAnotherSessionsIsRefused) {
   EXPECT_EQ(others, free);
 }
 
-// Losses of steps that somebody keeps lie in nobody's way, at the least cap and after attempts that end.
-TEST_P(PlannedModeTest, CollectedResultsAreInNobodysWay) {
-  std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;
-  uint64_t cap = leastOfSmall();
-  SmallRun run(deviceOf(cap), optionsFor(cap));
-  run.session.addSizes({{"deep", SmallRun::binary(480)}});
-  std::vector<StepResult> kept;
-  for (int step = 0; step < 6; ++step) {
-    losses.push_back(run.step());
-    kept.push_back(run.last);
-    AddressFigures figures = run.device->memory().addressFigures();
-    EXPECT_EQ(figures.displaced, 0u) << "step " << step << ": " << figures.lastDisplaced;
-    if (step % 2) {
-      EXPECT_EQ(errorOf([&] { run.step(480); }).first, ErrorCode::BudgetInfeasible);
-    }
-  }
-  EXPECT_EQ(losses, free);
-}
-
 // A batch of other extents for which no plan keeps to the cap is refused, and the steps after it are as if it had not come.
 TEST_P(PlannedModeTest, StepsGoOnAfterOneOfOtherExtentsThatIsRefused) {
   std::vector<float> free = SmallRun(deviceOf(16 << 20), optionsFor(0)).steps(6), losses;

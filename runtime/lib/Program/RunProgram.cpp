@@ -532,11 +532,20 @@ void PreparedProgram::runSteps(Run &run, const Program &program, std::span<Tenso
 
 /// The program has begun and cannot end: what it was to write is not there.
 void PreparedProgram::abandon(Run &run, const Error &error, std::span<Tensor> outputs) noexcept {
-  if (inline_)
+  if (inline_) {
     for (Tensor &output : outputs)
       output = Tensor();
-  else
-    fail(run, error, /*asItIs=*/false);
+    return;
+  }
+  fail(run, error, /*asItIs=*/false);
+  // A slot is noted by the last command that uses it. Streams go on with those that they were given before.
+  for (size_t i = 0; i < constantSlot(0); ++i) {
+    Storage *storage = run.slots[i].storage;
+    if (storage && i < outputSlot(0))
+      storage->addRead(run.done);
+    else if (storage)
+      storage->addWrite(run.done);
+  }
 }
 
 void PreparedProgram::release(Run &run) noexcept {

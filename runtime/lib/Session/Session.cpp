@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -561,20 +560,6 @@ void SessionState::requireTrainable() const {
                   "module \"" + module.name() + "\" has no program \"backward\"; compile it for training");
 }
 
-double SessionState::readLoss(const Tensor &loss) {
-  Tensor host = toHost(loss);
-  if (!device->hasBytes())
-    return host.item();
-  if (host.storage() == loss.storage()) { // host and device have one memory
-    host = Tensor::onHost(device, loss.shape(), loss.element());
-    std::memcpy(host.bytes(), loss.bytes(), byteSize(loss.element()));
-  }
-  for (auto &[name, output] : lastOutputs)
-    if (output.storage() == loss.storage() && output.bytes() == loss.bytes())
-      output = host;
-  return host.item();
-}
-
 void SessionState::requireOutsideOfHooks(std::string_view what) const {
   if (isInHook)
     throw Error(ErrorCode::StateTransition,
@@ -632,7 +617,7 @@ double Session::forwardBackward(const TensorMap &batch) {
     double loss = 0;
     auto readLoss = [&] {
       for (const Tensor &each : losses)
-        loss += s.readLoss(each);
+        loss += each.item();
       s.noteLoss(loss);
       if (s.lateFailure)
         badLoss = loss;

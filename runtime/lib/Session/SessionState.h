@@ -109,9 +109,6 @@ struct SessionState {
   void runBackward();
   /// Throws where parameters are torn or have no values, or a module has no backward.
   void requireTrainable() const;
-  /// Returns the value of a loss. What a step returns has it in memory of the host from here on: who collects results would
-  /// keep four bytes of each amid the addresses of a plan.
-  double readLoss(const Tensor &loss);
   /// Throws StateTransition where a hook on a gradient is at work, in whose step `what` would be.
   void requireOutsideOfHooks(std::string_view what) const;
   bool isInHook = false;

@@ -276,27 +276,6 @@ TEST_P(SessionTest, WrongTies) {
   EXPECT_ERROR(make({{{"front", "w"}}, {{"front", "w"}}}), InvalidArgument, "\"front.w\" is given twice");
 }
 
-// Whoever collects the results of steps holds nothing of the device by their losses.
-TEST_P(SessionTest, CollectedResultsHoldNoLossOnTheDevice) {
-  Session session = stitched();
-  std::vector<StepResult> results;
-  auto step = [&] {
-    results.push_back(session.step(batch(), 0.1));
-    std::erase_if(results.back().outputs, [](const auto &output) { return output.first != "loss"; });
-  };
-  step();
-  step();
-  uint64_t before = device->memory().liveBytes(Space::DeviceDram);
-  for (int i = 0; i < 4; ++i)
-    step();
-  EXPECT_EQ(device->memory().liveBytes(Space::DeviceDram), before);
-  for (const StepResult &result : results) {
-    const Tensor &loss = result.outputs.find("loss")->second;
-    EXPECT_EQ(loss.storage()->space(), Space::Host);
-    EXPECT_EQ(loss.item(), result.loss);
-  }
-}
-
 // A hook sees the gradients of a step in which no other step of its session has room.
 TEST_P(SessionTest, AHookTakesNoStepOfItsOwnSession) {
   Session session = stitched();
