@@ -146,7 +146,7 @@ MISTAKES = {
     "a budget below 0": (lambda _: trainer(budget=-1), Invalid, ['"-1" is not a quantity']),
     "a budget of nothing": (lambda _: trainer(budget=0), Invalid, ["the budget is 0", "memory() tells the smallest"]),
     "a budget as a fraction": (lambda _: trainer(budget=6e8), Invalid, ["a whole number of bytes or a text such as '512MiB'", "a float was given"]),
-    "bytes that were meant as MiB": (lambda _: trainer(budget=600, device="sim:link=16GB/s").step(X, Y), segue.BudgetInfeasibleError, ["600", "smallest"]),
+    "bytes that were meant as MiB": (lambda _: trainer(budget=300, device="sim:link=16GB/s").step(X, Y), segue.BudgetInfeasibleError, ["300", "smallest"]),
     "no room beside memory": (lambda _: trainer(budget="600MiB"), Invalid, ['device "cpu"', 'spill_dir="FOLDER"']),
     "two budgets": (lambda _: trainer(budget="1MiB", device="sim:dram=16MiB"), Invalid, ["dram= itself", "leave that or the budget out"]),
     # Mistakes in what is compiled.
