@@ -553,7 +553,8 @@ class Module(nn.Module):
         if optimizer is None and not isinstance(program, LoadedProgram):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
-        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device or self._device.name,
+        binary = program.binary(optimizer, without=program.float_inputs())  # as a trainer of one module has it
+        return forecast([(self.name, binary)], budget=budget, device=device or self._device.name,
                         micro_batches=micro_batches, seal=seal)
 
     # --- copies -----------------------------------------------------------------------------------
