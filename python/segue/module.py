@@ -520,6 +520,9 @@ class Module(nn.Module):
                micro_batches: int = 1, device: str | None = None, seal: bool = False) -> Memory:
         """Tells what a training step of this module alone will hold and take, before anything runs.
 
+        That of the file that `save` writes, which gives gradients of float inputs, too; a trainer of this module alone asks for none,
+        and may hold less.
+
         Parameters
         ----------
         budget : int or str, optional
@@ -553,8 +556,7 @@ class Module(nn.Module):
         if optimizer is None and not isinstance(program, LoadedProgram):
             raise InvalidArgumentError(f"{self.name} was compiled without an optimizer, whose states are part of a step; "
                                        "give memory(optimizer=...)")
-        binary = program.binary(optimizer, without=program.float_inputs())  # as a trainer of one module has it
-        return forecast([(self.name, binary)], budget=budget, device=device or self._device.name,
+        return forecast([(self.name, program.binary(optimizer))], budget=budget, device=device or self._device.name,
                         micro_batches=micro_batches, seal=seal)
 
     # --- copies -----------------------------------------------------------------------------------
