@@ -218,6 +218,43 @@ TEST_P(QueuedProgramTest, NoMemoryForALateOutput) {
   EXPECT_EQ(toHost(submit(device, binary.program("forward"), {x, y}, &watching)[7]).data<float>()[5], 11);
 }
 
+// A stream goes on with what it was given before a program failed: until then nobody else gets the memory.
+TEST(QueuedProgramOnStreams, WhatIsStillWrittenIsFreedAfterwards) {
+  constexpr int64_t count = 1024;
+  TestFile file;
+  uint32_t add = file.addKernel("add_f32", 1, {0, 0, 0}, {4, 4, 4});
+  schema::ProgramT &program = file.addProgram("forward");
+  uint32_t x = addBuffer(program, schema::BufferKind::input, addInput(program, "x", {count}), 0, 4 * count);
+  uint32_t first = addBuffer(program, schema::BufferKind::output, addOutput(program, "first", {count}), 0, 4 * count);
+  uint32_t second = addBuffer(program, schema::BufferKind::output, addOutput(program, "second", {count}), 0, 4 * count);
+  // The command that would be the last to write `first` is not reached where `second` gets no memory.
+  addLaunch(program, add, {x, x, first}, uint64_t(count), 16);
+  addLaunch(program, add, {x, x, second}, uint64_t(count), 16);
+  addLaunch(program, add, {second, x, first}, uint64_t(count), 16);
+  Binary binary = Binary::fromMemory(file.serialize());
+  int failed = 0;
+  for (int n = 1; n <= 4; ++n)
+    for (int order = 0; order < 8; ++order) {
+      DeviceRef device = Device::open("sim:streams,dram=1MiB,adversarial=" + std::to_string(order) +
+                                      ",fail-dram=" + std::to_string(n) + "x9");
+      EventSink watching;
+      try {
+        submit(device, binary.program("forward"), {Tensor::empty(device, TensorDesc({count}, ElementType::f32))}, &watching);
+      } catch (const OutOfMemory &) {
+        ++failed;
+      }
+      device->drain();
+      for (int i = 0; i < 12; ++i) // tries beyond those that fail
+        try {
+          Tensor::empty(device, TensorDesc({100 * count}, ElementType::f32));
+        } catch (const OutOfMemory &) {
+        } catch (const Error &error) {
+          FAIL() << n << ", order " << order << ": " << error.what();
+        }
+    }
+  EXPECT_GE(failed, 8 * 3);
+}
+
 // An output whose memory is taken after a kernel has failed is failed with it.
 TEST_P(QueuedProgramTest, LateOutputsFailWithTheirProgram) {
   TestFile file;
