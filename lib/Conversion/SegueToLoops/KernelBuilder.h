@@ -37,7 +37,7 @@ public:
     mlir::OpBuilder builder;
     std::map<std::pair<const void *, IndexExpr>, mlir::Value> elements;
     std::map<unsigned, mlir::Value> fallbacks;
-    /// By index and extent: the variable of an index that was brought inside, and whether it was there.
+    /// The indices that were brought inside, by index and extent: the variable of each, and whether it was inside before.
     std::map<std::pair<IndexExpr, int64_t>, std::pair<unsigned, mlir::Value>> clamped;
     std::map<int64_t, mlir::Value> constants;
     /// True inside of a condition, out of which nothing may move.

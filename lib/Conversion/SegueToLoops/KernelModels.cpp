@@ -249,7 +249,7 @@ static std::optional<SmallVector<KernelRead>> readsOfPad(IndexSpace &space, PadO
 }
 
 namespace {
-/// What `pad` and `concat` have in common: each operand gives a part of the result.
+/// PartsModel is the model that `pad` and `concat` share: each operand gives a part of the result.
 template <typename Model, typename OpTy,
           std::optional<SmallVector<KernelRead>> (*readsOf)(IndexSpace &, OpTy, const IndexExpr &)>
 struct PartsModel : KernelModel<Model, OpTy> {

@@ -81,7 +81,7 @@ static SmallVector<Value> viewsOf(ArrayRef<Window> windows, FunctionLowering &f)
 /// True for the seed and the step of dropout, which are as they lie.
 static bool isScalar(Value value) { return cast<RankedTensorType>(value.getType()).getRank() == 0; }
 
-/// What the commands of attention have of dropout: nothing where its probability is 0 as f32.
+/// DropoutOfCommand is the part of a command of attention that drops weights. It is empty where the probability is 0 as f32.
 struct DropoutOfCommand {
   template <typename OpTy> DropoutOfCommand(OpTy op, FunctionLowering &f, SmallVectorImpl<Window> &reading) {
     float asked = op.getDropout() ? float(op.getDropout()->convertToDouble()) : 0;

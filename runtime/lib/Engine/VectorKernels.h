@@ -42,7 +42,7 @@ struct PackedProduct {
   const float *bias = nullptr;
 };
 
-/// Which weights of a block of attention rows are dropped; see VectorKernels::drawFactors.
+/// The choice of the weights of a block of attention rows that are dropped; see VectorKernels::drawFactors.
 struct DropoutBlock {
   /// The key and the counter of Philox4x32-10 (docs/reference/Segue.md, segue.random).
   uint64_t seed, step;
@@ -85,7 +85,7 @@ struct SoftmaxGradBlock {
   const float *mask;
   bool causal;
   int64_t firstRow;
-  /// As in SoftmaxBlock.
+  /// The factors are as in SoftmaxBlock.
   const float *dropout;
   float scale;
   /// The logarithms [panel] that softmax gave; rows beyond the last hold anything finite.

@@ -40,6 +40,7 @@ void PreparedProgram::failOnHost(const Op &op, uint32_t operand) const {
 }
 
 void PreparedProgram::perform(const Op &op, void *const *args) {
+  auto numberAt = [&](size_t i) { return static_cast<const int64_t *>(args[i]); };
   if (auto *launch = std::get_if<LaunchOp>(&op.body)) {
     device_.launch(*launch->kernel, {args, op.operandCount}, launch->range, launch->grain, launch->threads);
   } else if (auto *matmul = std::get_if<MatmulOp>(&op.body)) {
@@ -53,27 +54,11 @@ void PreparedProgram::perform(const Op &op, void *const *args) {
                       .bias = args[2],
                       .y = args[3]});
   } else if (auto *attention = std::get_if<AttentionOp>(&op.body)) {
-    attention->plan->run({.q = args[0],
-                          .k = args[1],
-                          .v = args[2],
-                          .mask = args[3],
-                          .seed = static_cast<const int64_t *>(args[4]),
-                          .step = static_cast<const int64_t *>(args[5]),
-                          .out = args[6],
-                          .lse = static_cast<float *>(args[7])});
+    attention->plan->run({args[0], args[1], args[2], args[3], numberAt(4), numberAt(5), args[6],
+                          static_cast<float *>(args[7])});
   } else if (auto *grad = std::get_if<AttentionGradOp>(&op.body)) {
-    grad->plan->run({.q = args[0],
-                     .k = args[1],
-                     .v = args[2],
-                     .mask = args[3],
-                     .seed = static_cast<const int64_t *>(args[4]),
-                     .step = static_cast<const int64_t *>(args[5]),
-                     .out = args[6],
-                     .lse = static_cast<const float *>(args[7]),
-                     .gradOut = args[8],
-                     .gradQ = args[9],
-                     .gradK = args[10],
-                     .gradV = args[11]});
+    grad->plan->run({args[0], args[1], args[2], args[3], numberAt(4), numberAt(5), args[6],
+                     static_cast<const float *>(args[7]), args[8], args[9], args[10], args[11]});
   } else if (auto *call = std::get_if<LibraryOp>(&op.body)) {
     call->plan->run({args, op.operandCount});
   } else if (auto *copy = std::get_if<CopyOp>(&op.body)) {

@@ -31,7 +31,7 @@ namespace segue::inline runtime {
 /// Writes a checkpoint of the tensors in memory, whose metadata says where the others are. Throws as saveCheckpoint.
 void saveSealedCheckpoint(const std::filesystem::path &path, const Checkpoint &inMemory, const Metadata &sealed);
 
-/// What readSealed throws where the run that sealed `file` may have sealed anew since that was opened: it is to be read
+/// readSealed throws this where the run that sealed `file` may have sealed anew since that was opened: it is to be read
 /// again. A run that ends, or is killed, while another waits for its spill file has written there until then.
 struct SealedAnew {};
 

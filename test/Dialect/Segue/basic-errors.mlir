@@ -481,7 +481,7 @@ func.func @attention_c5_range(%q: tensor<2x4x16x8xf32>, %seed: tensor<i64>) {
 
 // -----
 
-// As f32, it is 1.
+// This probability is 1 as f32.
 func.func @attention_grad_c5_range(%q: tensor<2x4x16x8xf32>, %l: tensor<2x4x16xf32>, %seed: tensor<i64>) {
   // expected-error @below {{'segue.attention_grad' op has `dropout` 1.000000e+00, which must be at least 0 and less than 1}}
   %0:3 = segue.attention_grad %q, %q, %q out %q lse %l grad %q dropout 0.99999999999 by %seed, %seed id 0 scale 0.125 : tensor<2x4x16x8xf32>, tensor<2x4x16x8xf32>, tensor<2x4x16xf32>

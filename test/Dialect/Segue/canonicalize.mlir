@@ -427,7 +427,7 @@ func.func @join_within_a_sum(%a: tensor<2xf32>, %y: tensor<4xf32>) -> (tensor<4x
   return %9, %6 : tensor<4xf32>, tensor<4xf32>
 }
 
-// What takes the place of an op is of the block of that op; a slice of slices is of the block of the first.
+// An op that takes the place of another is of the block of that one; a slice of slices is of the block of the first.
 // CHECK-LABEL: func.func @joined_in_their_block
 // CHECK: segue.concat %arg0, %arg0 dim 0 {segue.block = "h.1"}
 // CHECK-NEXT: segue.pad %{{.*}} {segue.block = "h.1"}

@@ -92,63 +92,49 @@ LogicalResult DotGeneralOp::verify() {
   return success();
 }
 
-/// (C1) to (C4) of attention, but the shape of the result.
-static LogicalResult verifyAttention(Operation *op, checks::Named q, checks::Named k, checks::Named v, Value maskValue,
-                                     checks::Named lse) {
+/// (C1) to (C5) of attention, but the shape of the result; its gradient has them, too.
+template <typename OpTy> static LogicalResult verifyAttention(OpTy op) {
+  checks::Named q = {"q", op.getQ()}, k = {"k", op.getK()}, v = {"v", op.getV()};
   for (checks::Named value : {q, k, v}) // C1
     if (value.type().getRank() != 4)
-      return op->emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
-                               << "; it must have 4 dimensions: batch, heads, rows and dim";
+      return op.emitOpError() << "`" << value.name << "` has shape " << checks::listed(value.type().getShape())
+                              << "; it must have 4 dimensions: batch, heads, rows and dim";
   static constexpr StringLiteral kNames[] = {"batch", "heads", "rows", "dim"};
   for (int64_t dim : {0, 1, 3})
     if (q.type().getDimSize(dim) != k.type().getDimSize(dim))
-      return op->emitOpError() << "`q` has " << kNames[dim] << " = " << q.type().getDimSize(dim) << " (dimension "
-                               << dim << "), but `k` has " << k.type().getDimSize(dim);
+      return op.emitOpError() << "`q` has " << kNames[dim] << " = " << q.type().getDimSize(dim) << " (dimension "
+                              << dim << "), but `k` has " << k.type().getDimSize(dim);
   ArrayRef<int64_t> rows = q.type().getShape().drop_back();
-  if (maskValue) { // C2
-    checks::Named mask = {"mask", maskValue};
+  if (op.getMask()) { // C2
+    checks::Named mask = {"mask", op.getMask()};
     SmallVector<int64_t> scores(rows);
     scores.push_back(k.type().getDimSize(2));
     bool fits = mask.type().getRank() == 4;
     for (auto [extent, full] : llvm::zip(mask.type().getShape(), scores))
       fits &= extent == 1 || extent == full;
     if (!fits)
-      return op->emitOpError() << "`mask` has shape " << checks::listed(mask.type().getShape())
-                               << ", but the scores have shape " << checks::listed(scores)
-                               << "; each of its 4 dimensions must be equal or 1";
+      return op.emitOpError() << "`mask` has shape " << checks::listed(mask.type().getShape())
+                              << ", but the scores have shape " << checks::listed(scores)
+                              << "; each of its 4 dimensions must be equal or 1";
     if (!mask.element().isInteger(1) && !isa<FloatType>(mask.element()))
-      return op->emitOpError() << "`mask` holds " << mask.element() << ", which must be i1 or a float";
+      return op.emitOpError() << "`mask` holds " << mask.element() << ", which must be i1 or a float";
   }
-  if (failed(checks::sameElement(op, k, q)) || failed(checks::sameElement(op, v, q))) // C3
+  if (failed(checks::sameElement(op, k, q)) || failed(checks::sameElement(op, v, q)) || // C3
+      failed(checks::shape(op, {"lse", op.getLse()}, rows, "[batch, heads, rows] of `q`"))) // C4
     return failure();
-  return checks::shape(op, lse, rows, "[batch, heads, rows] of `q`"); // C4
-}
-
-/// (C5) of attention.
-template <typename OpTy> static LogicalResult verifyDropout(OpTy op) {
-  bool isThere = op.getDropout().has_value();
-  if (isThere != bool(op.getSeed()) || isThere != bool(op.getStep()) || isThere != op.getId().has_value())
+  std::optional<APFloat> dropout = op.getDropout(); // C5
+  bool drops = dropout.has_value();
+  if (drops != bool(op.getSeed()) || drops != bool(op.getStep()) || drops != op.getId().has_value())
     return op.emitOpError("has only some of `dropout`, `seed`, `step` and `id`; they come together");
-  if (!isThere)
-    return success();
-  float dropout = float(op.getDropout()->convertToDouble());
-  if (!(dropout >= 0 && dropout < 1))
-    return op.emitOpError() << "has `dropout` " << op.getDropout()->convertToDouble()
+  if (float asked = drops ? float(dropout->convertToDouble()) : 0; !(asked >= 0 && asked < 1))
+    return op.emitOpError() << "has `dropout` " << dropout->convertToDouble()
                             << ", which must be at least 0 and less than 1";
   return success();
 }
 
-LogicalResult AttentionOp::verify() {
-  return failure(
-      failed(verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()})) ||
-      failed(verifyDropout(*this)));
-}
+LogicalResult AttentionOp::verify() { return verifyAttention(*this); }
 
-LogicalResult AttentionGradOp::verify() {
-  return failure(
-      failed(verifyAttention(*this, {"q", getQ()}, {"k", getK()}, {"v", getV()}, getMask(), {"lse", getLse()})) ||
-      failed(verifyDropout(*this)));
-}
+LogicalResult AttentionGradOp::verify() { return verifyAttention(*this); }
 
 /// (C1) to (C5) of conv2d and conv3d, for them and their gradients.
 template <typename OpTy>

@@ -142,16 +142,17 @@ static LogicalResult evaluateDotGeneral(DotGeneralOp op, const Frame &in, Result
 }
 
 namespace {
-/// What the weights of attention are multiplied by: 1 without dropout.
-struct DropoutFactors {
+/// Dropout of the weights of attention. What is dropped is 0 then, also an infinity.
+struct Dropout {
   uint64_t seed = 0, step = 0;
   int64_t id = 0;
   float dropout = 0;
 
-  double operator()(int64_t weight) const {
+  /// Returns `x`, which is weight number `weight` or its gradient, as it is behind the dropout.
+  double operator()(int64_t weight, double x) const {
     if (dropout == 0)
-      return 1;
-    return drawUniform(seed, step, id, weight) < dropout ? 0 : 1 / (1 - double(dropout));
+      return x;
+    return drawUniform(seed, step, id, weight) < dropout ? 0 : x / (1 - double(dropout));
   }
 };
 
@@ -193,7 +194,7 @@ struct Scores {
 };
 } // namespace
 
-template <typename OpTy> static DropoutFactors factorsOf(OpTy op, const Frame &in) {
+template <typename OpTy> static Dropout dropoutOf(OpTy op, const Frame &in) {
   if (!op.getDropout())
     return {};
   return {uint64_t(in[op.getSeed()].ints[0]), uint64_t(in[op.getStep()].ints[0]), int64_t(*op.getId()),
@@ -207,7 +208,7 @@ template <typename OpTy> static Scores scoresOf(OpTy op, const Frame &in) {
 
 static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results out) {
   Scores scores = scoresOf(op, in);
-  DropoutFactors factors = factorsOf(op, in);
+  Dropout dropped = dropoutOf(op, in);
   const HostTensor &v = in[op.getV()];
   int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
   for (int64_t b = 0; b < scores.batches(); ++b)
@@ -224,7 +225,7 @@ static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results 
         sum += std::exp(scores(b, row, key) - largest);
       lse = largest + std::log(sum);
       for (int64_t key = 0; key < keys; ++key) {
-        double weight = std::exp(scores(b, row, key) - lse) * factors(Scores::at(b, row, rows, keys) + key);
+        double weight = dropped(Scores::at(b, row, rows, keys) + key, std::exp(scores(b, row, key) - lse));
         for (int64_t d = 0; d < dim; ++d)
           out[0].floats[Scores::at(b, row, rows, dim) + d] +=
               weight * v.floats[Scores::at(b, key, keys, dim) + d];
@@ -236,7 +237,7 @@ static LogicalResult evaluateAttention(AttentionOp op, const Frame &in, Results 
 /// Evaluates by Dao et al., arXiv:2205.14135, algorithm 4, without its tiles.
 static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, Results out) {
   Scores scores = scoresOf(op, in);
-  DropoutFactors factors = factorsOf(op, in);
+  Dropout dropped = dropoutOf(op, in);
   const HostTensor &v = in[op.getV()], &result = in[op.getOut()], &lse = in[op.getLse()], &grad = in[op.getGrad()];
   int64_t rows = scores.rows(), keys = scores.keys(), dim = scores.dim();
   for (int64_t b = 0; b < scores.batches(); ++b)
@@ -249,16 +250,15 @@ static LogicalResult evaluateAttentionGrad(AttentionGradOp op, const Frame &in, 
       for (int64_t d = 0; d < dim; ++d)
         weighted += grad.floats[atRow + d] * result.floats[atRow + d];
       for (int64_t key = 0; key < keys; ++key) {
-        int64_t atKey = Scores::at(b, key, keys, dim);
-        double p = std::exp(scores(b, row, key) - rowLse), factor = factors(Scores::at(b, row, rows, keys) + key);
-        double gradP = 0;
+        int64_t atKey = Scores::at(b, key, keys, dim), number = Scores::at(b, row, rows, keys) + key;
+        double p = std::exp(scores(b, row, key) - rowLse), weight = dropped(number, p), gradWeight = 0;
         for (int64_t d = 0; d < dim; ++d)
-          gradP += factor * grad.floats[atRow + d] * v.floats[atKey + d];
-        double gradScore = p * (gradP - weighted) * scores.scale;
+          gradWeight += grad.floats[atRow + d] * v.floats[atKey + d];
+        double gradScore = p * (dropped(number, gradWeight) - weighted) * scores.scale;
         for (int64_t d = 0; d < dim; ++d) {
           out[0].floats[atRow + d] += gradScore * scores.k.floats[atKey + d];
           out[1].floats[atKey + d] += gradScore * scores.q.floats[atRow + d];
-          out[2].floats[atKey + d] += p * factor * grad.floats[atRow + d];
+          out[2].floats[atKey + d] += weight * grad.floats[atRow + d];
         }
       }
     }

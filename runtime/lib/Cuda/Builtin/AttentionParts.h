@@ -82,7 +82,7 @@ public:
     return isKept(draw(row, key).of(word));
   }
 
-  /// Of two neighbouring keys, a bit each: as a rule one draw has both.
+  /// Returns a bit for each of two neighbouring keys, which as a rule come from one draw.
   GPU_MEMBER uint32_t pairKept(int row, int key) const {
     int word = wordOf(row, key);
     gpu::RandomWords words = draw(row, key);
@@ -109,7 +109,7 @@ private:
   const Head &head_;
 };
 
-/// What a kept weight is multiplied by.
+/// Returns the factor of weights that are kept.
 GPU_FUNCTION float keptFactor(const AttentionSpec &spec) { return 1.0f / (1.0f - dropoutOf(spec)); }
 
 } // namespace segue::inline runtime::cuda

@@ -212,7 +212,7 @@ GPU_FUNCTION void makeScores(float (&products)[columns / 8][4], const Head &head
   gpu::waitForWarp();
 }
 
-/// Which of its weights each thread keeps: registers have no room for it.
+/// The bits say for each thread which of its weights it keeps; registers have no room for them.
 using KeptBits = uint32_t[gpu::blockThreads];
 
 /// Draws which of 16 rows of weights of `columns` keys are kept, or, turned, of 16 keys of `columns` rows: a bit for each of the

@@ -96,7 +96,7 @@ public:
   Program(const Program &) = default;
   Program &operator=(const Program &) = default;
 
-  // What these return lives as long as a handle over the file. A temporary, which may be
+  // References that these functions return hold as long as a handle over the file lives. A temporary, which may be
   // the last of them, gives copies: a range over its inputs is a range over what is there.
 
   const std::string &name() const &;
